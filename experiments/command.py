@@ -11,13 +11,13 @@ from typing import Annotated
 
 import typer
 
-from sts_dino.experiments import domains, pair_quality, refinish, search, source_sentences
+from sts_dino.experiments import domains, pair_quality, search, source_sentences
 from sts_dino.experiments.page import match_effects, write_pages
 from sts_dino.experiments.plan import Experiment, read_plan
-from sts_dino.experiments.result import read_result
-from sts_dino.experiments.runner import Runner
+from sts_dino.experiments.runner import Runner, read_result
 from sts_dino.experiments.speed.trials import format_table
 from sts_dino.experiments.steps import RESUME_HINT, Steps
+from sts_dino.experiments.variants import refinish_run
 from sts_dino.hub import cli
 from sts_dino.hub.contract.run_dir import ARTIFACTS, lock_run
 from sts_dino.hub.durable import write_text
@@ -33,7 +33,7 @@ app.command("source-sentences")(source_sentences.main)
 app.command("search")(search.main)
 app.command("domains")(domains.main)
 app.command("pair-quality")(pair_quality.main)
-app.command("refinish")(refinish.main)
+app.command("refinish")(refinish_run)
 
 
 @app.command("run")
@@ -107,7 +107,10 @@ def main(
 
 
 def run_all(runner: Runner, experiments: list[Experiment], results: Path) -> list[str]:
-    """Run experiments and write their results. Return the names of those that failed."""
+    """Run experiments and write their results as JSON. Return the names of those that failed.
+
+    A failure is logged, and the next experiment runs.
+    """
     failed = list[str]()
     for experiment in experiments:
         path = results / f"{experiment.name}.json"

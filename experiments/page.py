@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sts_dino.experiments.plan import Effect, Experiment, Plan
-from sts_dino.experiments.result import Difference, Result, read_result
+from sts_dino.experiments.runner import Difference, Result, read_result
 from sts_dino.experiments.speed.trials import format_table
 from sts_dino.hub.contract.measured import Estimate
 from sts_dino.hub.durable import write_text
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INTRODUCTION = Path(__file__).parent / "plans" / "introduction.md"
-TABLES_PAGE = "experiments/results/papers/README.md"
 SECONDS_PER_HOUR = 3600
 POWER_PAGE = """# Seeds that would decide
 
@@ -65,6 +65,19 @@ class MeasuredEffect(NamedTuple):
 
     effect: Effect
     difference: Difference
+
+
+@dataclass
+class EffectCells:
+    """The cells of an effect in the page's table.
+
+    ``paper``: the paper's difference. ``measured``: difference, seeds and verdict with the plan's
+    language model; ``repeated``: with a larger one.
+    """
+
+    paper: str
+    measured: Sequence[str] = ("", "", "")
+    repeated: Sequence[str] = ("", "", "")
 
 
 class PlottedEffect(NamedTuple):
@@ -171,7 +184,10 @@ def format_tables(plan: Plan, kept: Sequence[KeptResult]) -> str:
 
 
 def format_tally(run_experiments: Sequence[RunExperiment]) -> str:
-    """Format the number of effects of each paper by verdict, as a table."""
+    """Format a table: paper → the numbers of its effects that are reproduced and so on.
+
+    Repetitions with a larger language model have a line of their own.
+    """
     verdicts: dict[str, Counter[str]] = {}
     for experiment, result in run_experiments:
         name = find_paper(experiment.paper).cite if experiment.paper else experiment.name
@@ -179,6 +195,7 @@ def format_tally(run_experiments: Sequence[RunExperiment]) -> str:
             name = f"{name}, 1.5B"
         counts = verdicts.setdefault(name, Counter())
         for _, difference in match_effects(experiment, result):
+            # "same direction, not significant" counts as not significant.
             counts[difference.verdict.rpartition(", ")[2]] += 1
     kinds = ("reproduced", "not significant", "contradicted")
     rows = [
@@ -190,29 +207,33 @@ def format_tally(run_experiments: Sequence[RunExperiment]) -> str:
 
 
 def format_effects(run_experiments: Sequence[RunExperiment]) -> str:
-    """Format a line for each effect: the paper's difference, then ours by language model.
+    """Format a table with a line for each effect: the paper's difference, then ours.
 
-    Ours has its interval, its seeds (data seeds x training seeds) and its verdict.
+    Ours is given for the plan's language model and for a larger one (1.5B), each with interval,
+    seeds (data seeds x training seeds) and verdict.
     """
-    rows: dict[tuple[str, str, str], list[str]] = {}
+    # A repetition with a larger language model shares the lines of the experiment that it repeats.
+    effects: dict[tuple[str, str, str], EffectCells] = {}
     for experiment, result in run_experiments:
+        seeds = str(result.data_seeds)
+        if experiment.rows:
+            seeds = f"{result.data_seeds} x {result.training_seeds}"
         for effect, difference in match_effects(experiment, result):
             paper_difference = get_paper_difference(experiment, effect)
-            key = (experiment.repeats or experiment.name, effect.says, effect.column)
             paper = "" if paper_difference is None else f"{paper_difference:+z.1f}"
-            row = rows.setdefault(key, [*key, paper, *[""] * 6])
-
-            seeds = str(result.data_seeds)
-            if experiment.rows:
-                seeds = f"{result.data_seeds} x {result.training_seeds}"
+            key = (experiment.repeats or experiment.name, effect.says, effect.column)
+            cells = effects.setdefault(key, EffectCells(paper))
             verdict = format_verdict(difference, paper_difference)
-            # Cells 4 to 6 are the plan's language model, 7 to 9 a repetition with a larger one.
-            first_cell = 7 if experiment.repeats else 4
-            cells = [format_estimate(difference.difference), seeds, verdict]
-            row[first_cell : first_cell + 3] = cells
+            ours = (format_estimate(difference.difference), seeds, verdict)
+            if experiment.repeats:
+                cells.repeated = ours
+            else:
+                cells.measured = ours
+
     columns = ["experiment", "effect", "column", "paper", "here", "n", "verdict"]
     columns += ["1.5B", "n", "verdict"]
-    return format_table(columns, rows.values(), names=10)
+    rows = [[*key, cells.paper, *cells.measured, *cells.repeated] for key, cells in effects.items()]
+    return format_table(columns, rows, names=10)
 
 
 def format_verdict(difference: Difference, paper_difference: float | None) -> str:
@@ -242,7 +263,7 @@ def match_effects(experiment: Experiment, result: Result) -> list[MeasuredEffect
 
 
 def get_paper_difference(experiment: Experiment, effect: Effect) -> float | None:
-    """Return the paper's number for ``better`` minus that for ``than``; None if it lacks one."""
+    """Return the paper's number for ``better`` minus that for ``than``; None without both."""
     if effect.paper is not None:
         return effect.paper
     better = get_paper_row(experiment, effect.better).get(effect.column)
@@ -253,7 +274,10 @@ def get_paper_difference(experiment: Experiment, effect: Effect) -> float | None
 
 
 def get_paper_row(experiment: Experiment, name: str) -> dict[str, float]:
-    """Return column → number of the paper's row beside one of ours, shares x 100; {} without."""
+    """Return column → number that the paper prints for a row of ours, shares x 100.
+
+    Empty for a row that the paper lacks, and without the paper's table.
+    """
     row = {**experiment.rows, **experiment.beside}.get(name)
     if experiment.printed is None or row is None:
         return {}
@@ -386,7 +410,10 @@ def plot_effects(effects: Sequence[PlottedEffect]) -> str:
 
 
 def plot_sizes(experiment: Experiment, result: Result) -> str:
-    """Draw the measured columns by the parameters of the language model, a panel each."""
+    """Return an SVG of scores by the parameters of the language model, a panel for each column.
+
+    Cosines of labels and columns that the paper does not print are left out.
+    """
     rows = [result.measured.rows[name] for name in experiment.parameters]
     millions = [*experiment.parameters.values()]
     columns = [

@@ -11,12 +11,11 @@ from typing import Annotated
 
 import typer
 import yaml
-from pydantic import TypeAdapter
 
 from sts_dino.generation.inputs.sources import read_file_rows
 from sts_dino.hub.assets import find_asset
 from sts_dino.hub.contract.packaged import GENERATORS
-from sts_dino.hub.contract.pair_quality import SHIPPED, PairQuality, hash_prompts
+from sts_dino.hub.contract.pair_quality import SHIPPED, PairQuality, hash_prompts, read_qualities
 from sts_dino.hub.contract.recipe import DatasetRecipe
 from sts_dino.hub.contract.recipe_file import load_recipe
 from sts_dino.hub.durable import write_text
@@ -81,7 +80,15 @@ def main(
 def propose_recipe(
     model: str, language: str, folder: Path, sentences: Path | None
 ) -> DatasetRecipe:
-    """Return the recipe that ``sts-dino new`` proposes for a corpus of a language."""
+    """Return the recipe that ``sts-dino new`` proposes for a corpus of a language.
+
+    Args:
+        model: the generator.
+        language: the language code.
+        folder: an empty folder, where corpus and recipe are written.
+        sentences: a folder of files NAME.CODE.txt, the first of which is the corpus. Without one
+            the corpus is Wikipedia's sentences for English, else the sentences of the examples.
+    """
     words = load_languages()[language]
     files = sorted(sentences.glob(f"*.{language}.txt")) if sentences else []
     corpus = folder / Path(words[KIND]["examples"]).name
@@ -102,14 +109,6 @@ def propose_recipe(
     recipe = folder / "recipe.yaml"
     propose(corpus, recipe, "probe-pairs", choices)
     return load_recipe(recipe, DatasetRecipe)
-
-
-def read_qualities(path: Path) -> list[PairQuality]:
-    """Read a file of figures; an absent file has none."""
-    if not path.is_file():
-        return []
-    entries = yaml.safe_load(path.read_text(encoding="utf-8")) or []
-    return TypeAdapter(list[PairQuality]).validate_python(entries)
 
 
 def has_quality(path: Path, model: str, recipe: DatasetRecipe) -> bool:

@@ -80,9 +80,11 @@ class Variant(Strict):
         origins = [self.recipe, self.extends, self.same_texts]
         if len(origins) - origins.count(None) != 1:
             raise ValueError(f"{self.name}: give exactly one of recipe, extends and same_texts")
-        if self.same_texts and self.source:
+        if self.same_texts is None:
+            return self
+        if self.source:
             raise ValueError(f"{self.name}: its source sentences are those of {self.same_texts}")
-        for setting in self.settings if self.same_texts else ():
+        for setting in self.settings:
             if not setting.startswith(FINISHING):
                 problem = f"{setting} changes the generated texts: use extends, not same_texts"
                 raise ValueError(f"{self.name}: {problem}")
@@ -163,11 +165,11 @@ class Datasets(Strict):
         return Texts(base.recipe, settings, variant.source or base.source)
 
 
-def require_unique(names: Sequence[str], kind: str = "") -> None:
-    """Raise ValueError for a name that occurs twice; ``kind``: what the names are of, plural."""
+def require_unique(names: Sequence[str], kind: str) -> None:
+    """Raise ValueError for a name that occurs twice; ``kind``: the named things, in the plural."""
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"two {kind} are called {name}".replace("  ", " "))
+            raise ValueError(f"two {kind} are called {name}")
 
 
 class Encoder(Strict):
@@ -262,15 +264,16 @@ class Experiment(Strict):
 
     @property
     def printed(self) -> Table | None:
-        """The paper's table, where its numbers are kept. Raises InputError."""
+        """The paper's table; None without one. Raises InputError for an unknown paper or table."""
         if not self.paper or self.table is None:
             return None
         return find_paper(self.paper).find_table(self.table)
 
     def list_columns(self) -> dict[str, OwnColumn]:
-        """Return the tasks and the split of each column to measure.
+        """Return the tasks and the split of each column to measure, by the column's name.
 
-        An average has the tasks of its columns. Raises InputError.
+        An average has the tasks of its columns. Raises InputError for a column that the paper's
+        table does not have.
         """
         table = self.printed
         printed = {column.name: column for column in table.columns} if table else {}
@@ -306,8 +309,9 @@ class Plan(Strict):
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
-        require_unique([encoder.name for encoder in self.encoders])
-        require_unique([experiment.name for experiment in self.experiments])
+        """Require distinct names, and references to variants, encoders and seeds that exist."""
+        require_unique([encoder.name for encoder in self.encoders], "encoders")
+        require_unique([experiment.name for experiment in self.experiments], "experiments")
         variants = {variant.name for variant in self.datasets.variants}
         for encoder in self.encoders:
             if encoder.dataset is not None and encoder.dataset not in variants:
@@ -344,7 +348,7 @@ class Plan(Strict):
     def choose_experiments(self, names: Sequence[str]) -> list[Experiment]:
         """Return the experiments with these names or of these papers; without a name, all.
 
-        Raises InputError.
+        Raises InputError for a name of neither.
         """
         papers = sorted({experiment.paper for experiment in self.experiments if experiment.paper})
         allowed = [*(experiment.name for experiment in self.experiments), *papers]

@@ -92,13 +92,16 @@ def main(
 def generate_queries(
     steps: Steps, passages: Sequence[str], limit: int, settings: Sequence[str]
 ) -> Path:
-    """Generate queries for at most ``limit`` passages once. Return the run directory."""
+    """Return the run directory of queries for at most ``limit`` passages.
+
+    They are generated once for the same passages, settings and recipe.
+    """
     path = steps.folder / "passages" / f"{hash_parts(passages)}.txt"
     write_text(path, "\n".join(passages) + "\n")
-    settings = [*settings, f"source.path={path}", f"source.limit={limit}"]
-    key = hash_parts(passages, settings, DATASET_RECIPE.read_text(encoding="utf-8"))
+    all_settings = [*settings, f"source.path={path}", f"source.limit={limit}"]
+    key = hash_parts(passages, all_settings, DATASET_RECIPE.read_text(encoding="utf-8"))
     run = steps.folder / "datasets" / key
-    command = ["write", str(DATASET_RECIPE), *format_settings(settings), "--out", str(run)]
+    command = ["write", str(DATASET_RECIPE), *format_settings(all_settings), "--out", str(run)]
     steps.run_once("dataset", key, command, "queries", run)
     return run
 
@@ -132,15 +135,15 @@ def compare_evaluations(evaluations: Mapping[str, Sequence[Path]]) -> VariantSco
 
 
 def draw_passages(corpus: Path, texts: int, seed: int = 42) -> list[str]:
-    """Return passages: the first words of documents that a hash of seed and id draws.
+    """Return passages: the first ``MAX_WORDS`` words of documents drawn by a hash of seed and id.
+
+    A document of fewer than ``MIN_WORDS`` words gives no passage. Apostrophes replace double
+    quotation marks.
 
     Args:
         corpus: BEIR's corpus.jsonl, with the columns _id and text.
-        texts: number of passages, at most; equal passages count once.
+        texts: number of passages, at most; equal ones among them are returned once.
         seed: seed of the draw.
-
-    A passage has at most ``MAX_WORDS`` words; a document of fewer than ``MIN_WORDS`` gives none.
-    Apostrophes replace double quotation marks.
     """
     passages = []
     for name, text in read_file_rows(corpus, ("_id", "text"), str(corpus)):
@@ -155,11 +158,17 @@ def draw_passages(corpus: Path, texts: int, seed: int = 42) -> list[str]:
 def build_variants(
     run: Path, passages: Sequence[str], recipe: ModelRecipe
 ) -> dict[str, list[Texts]]:
-    """Return training rows by the name of their way to make queries.
+    """Return name of a way to make queries → training rows.
 
     A row is (query, passage), or (passage, query, query without an answer) for
-    "hard-negative queries". ``recipe`` names the base encoder of the round-trip filter.
+    "hard-negative queries".
+
+    Args:
+        run: the run directory of generated queries.
+        passages: the passages of the run.
+        recipe: the model recipe, whose base encoder filters by round trip.
     """
+    # the generated queries, as pairs and with hard negatives
     configs: dict[str, list[Texts]] = {"pair": [], "query-triplet": []}
     for file in require_complete(run).files:
         base = get_base_config(file.config or "")
@@ -168,7 +177,8 @@ def build_variants(
             for row in read_shard(run / file.path, columns):
                 configs[base].append(tuple(row[name] for name in columns))
 
-    # baselines that need no language model
+    # The baselines need no language model. Inverse cloze takes the first sentence of a passage as
+    # the query of the other sentences.
     pairs = configs["pair"]
     queries = [query for query, _ in pairs]
     shuffled = Random(42).sample([passage for _, passage in pairs], len(pairs))
@@ -212,7 +222,7 @@ def filter_round_trip(pairs: Sequence[Texts], recipe: ModelRecipe) -> list[Texts
 def train_and_score(
     steps: Steps, collection: Path, rows: Sequence[Texts], seed: int, files: Sequence[str]
 ) -> Path:
-    """Return the evaluation of the encoder that is trained on some rows; missing steps run.
+    """Train an encoder on rows and score it, each once; return the folder of the evaluation.
 
     Args:
         steps: the steps of the experiment.

@@ -105,12 +105,13 @@ def main(
 def read_sentences(file: Path, columns: Sequence[str]) -> list[str]:
     """Read the distinct sentences of a file: no headings, run-on lines or quotation marks.
 
-    Raises InputError for a missing file or one without sentences.
+    columns: those of a table to read; empty for other files. Raises InputError for a missing file
+    and for one without sentences.
     """
     if not file.is_file():
         hint = "--data names the folder that holds it (or STS_DINO_DATA)"
         raise InputError(file, "no such file", hint=hint)
-    # Multi30k's captions: train.1.en.gz, one a line
+    # A .gz file of another kind has a caption on each line, as Multi30k's train.1.en.gz.
     if file.suffix == ".gz" and kind_of(file) not in READERS:
         cells = gzip.decompress(file.read_bytes()).decode("utf-8").split("\n")
     else:
@@ -128,7 +129,7 @@ def read_sentences(file: Path, columns: Sequence[str]) -> list[str]:
 
 
 def _read_lines(file: Path) -> list[str]:
-    """Read the lines of a file of --without. Raises InputError."""
+    """Read the lines of a file of ``--without``. Raises InputError for a missing file."""
     try:
         return file.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -136,11 +137,15 @@ def _read_lines(file: Path) -> list[str]:
 
 
 def load_evaluation_check(senteval: Path | None, scored_only: bool) -> tuple[FindKinds, list[str]]:
-    """Return a function that finds evaluation sentences among texts, and the splits it knows.
+    """Return a function that finds evaluation sentences among texts, and the names of the splits.
 
-    The function returns how each text matches an evaluation sentence (None: no match). Without
-    SentEval's directory the splits are the STS Benchmark's validation and test, which the
-    repository ships.
+    The function returns the kind of match of each text with an evaluation sentence; None without a
+    match.
+
+    Args:
+        senteval: SentEval's data. None: the splits are the STS Benchmark's validation and test,
+            which the repository ships.
+        scored_only: whether to leave out the splits that no score comes from.
     """
     from sts_dino.eval.audit.decontaminate import DEFAULT_DROPPED_KINDS, SCORED_SPLITS
     from sts_dino.eval.audit.evaluation_sentences import SentenceIndex, read_evaluation_sets
@@ -167,7 +172,7 @@ def draw_rows(
 ) -> tuple[list[Row], dict[str, int]]:
     """Draw the first ``limit`` rows without a match, in an order shuffled by ``seed``.
 
-    Return them, and how many were left out by kind of match.
+    Return them, and the numbers of rows that were left out, by kind of match.
     """
     order = list(rows)
     Random(seed).shuffle(order)
@@ -175,14 +180,20 @@ def draw_rows(
     left_out = Counter[str]()
     for start in range(0, len(order), CHECKED_ROWS):
         batch = order[start : start + CHECKED_ROWS]
-        # kinds of match by side, then by row
-        sides = [find_kinds(side) for side in zip(*batch, strict=True)]
-        for row, row_kinds in zip(batch, zip(*sides, strict=True), strict=True):
+        for row, kind in zip(batch, _find_row_kinds(batch, find_kinds), strict=True):
             if len(drawn) == limit:
                 return drawn, dict(left_out)
-            kinds = [kind for kind in row_kinds if kind]
-            if kinds:
-                left_out[kinds[0]] += 1
-            else:
+            if kind is None:
                 drawn.append(row)
+            else:
+                left_out[kind] += 1
     return drawn, dict(left_out)
+
+
+def _find_row_kinds(rows: Sequence[Row], find_kinds: FindKinds) -> list[str | None]:
+    """Return the kind of match of each row's first sentence that has one; None without."""
+    kinds: list[str | None] = [None] * len(rows)
+    for sentences in zip(*rows, strict=True):
+        for index, kind in enumerate(find_kinds(sentences)):
+            kinds[index] = kinds[index] or kind
+    return kinds

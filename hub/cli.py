@@ -152,7 +152,8 @@ def _print_usage_error(error: Any, file: object = None) -> None:
     problem = problem[:1].lower() + re.sub(r"\.? Did you mean", "; did you mean", problem[1:])
 
     # Add the value of the bad option, which click's message lacks.
-    options = getattr(getattr(error, "param", None), "opts", ())
+    parameter = getattr(error, "param", None)
+    options = getattr(parameter, "opts", ())
     arguments: list[str] = []
     for argument in sys.argv[1:]:
         arguments += argument.split("=", 1)
@@ -168,10 +169,13 @@ def _print_usage_error(error: Any, file: object = None) -> None:
     _log_error(InputError(command, problem, hint=hint))
 
 
+# click calls ``show`` for every usage error of a command.
+# click calls ``show`` for every usage error of a command.
 _UsageError.show = _print_usage_error
 
 
 def _name_command() -> str:
+    """Return the command of this process with its subcommand, e.g. ``sts-dino train``."""
     return " ".join(["sts-dino", *sys.argv[1:2]])
 
 
@@ -206,8 +210,11 @@ def unpack_option_groups(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def call_command(**values: Any) -> None:
         for name, group in groups.items():
-            names = [field.name for field in fields(group) if field.name in values]
-            values[name] = group(**{field_name: values.pop(field_name) for field_name in names})
+            options = {}
+            for field in fields(group):
+                if field.name in values:
+                    options[field.name] = values.pop(field.name)
+            values[name] = group(**options)
         command(**values)
 
     call_command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
@@ -358,7 +365,7 @@ def _handle_signal(number: int, _: object) -> None:
 
 
 def _convert_error(error: BaseException) -> StsDinoError:
-    """Return ``error`` itself when it is the project's, else the project's error in its place."""
+    """Return an error of the project as it is, and another exception as an error of the project."""
     if isinstance(error, StsDinoError):
         return error
     if isinstance(error, OSError) and error.errno is not None:
@@ -405,6 +412,7 @@ def _describe_system_error(error: OSError) -> str:
 
 
 def _log_error(error: StsDinoError) -> None:
+    """Log an error; a text of more than ``MOST_ERROR_CHARACTERS`` is cut."""
     text = str(error)
     surplus = len(text) - MOST_ERROR_CHARACTERS
     if surplus > 0:

@@ -14,9 +14,10 @@ MOST_LISTED_TASKS = 2  # of a family; ``describe_public_gains`` gives the mean o
 FEW_ROWS = 30  # fewer pairs or queries show neither small differences nor a reliable interval
 OWN_PROTOCOL = "own "  # first characters of the protocol of a task on a user's own files
 MOST_NEEDED_ROWS = 100_000  # nobody judges more
-# standard errors of the limits of a 95 % interval, and those that a difference found with a
-# probability of 80 % has
+# half the width of a 95 % interval, in standard errors: 1.96
 INTERVAL_ERRORS = NormalDist().inv_cdf(0.975)
+# the true difference that a two-sided test at the 5 % level finds with a power of 80 %, in standard
+# errors: 2.80
 RESOLVED_ERRORS = INTERVAL_ERRORS + NormalDist().inv_cdf(0.8)
 
 
@@ -120,7 +121,7 @@ def _round_up(number: float) -> int:
 def describe_own_power(gains: Sequence[Gain], scores: Sequence[TaskScore]) -> list[str]:
     """Describe the power of each gain on a user's own files, with the name of the task.
 
-    Of a search, nDCG speaks for recall, too.
+    The recall of a search is left out, because its nDCG is described.
 
     Args:
         gains: the gains of an encoder over another one.
@@ -144,9 +145,12 @@ def is_own_score(score: TaskScore) -> bool:
 
 
 def compute_mean_gain(gains: Sequence[Gain]) -> tuple[float, float, float]:
-    """Return the mean gain and the ends of its 95 % interval, from the tasks' own intervals.
+    """Return the mean gain and the lower and upper end of its 95 % interval.
 
-    Data sets are taken as independent, tasks of one data set as fully dependent.
+    The interval is computed from the tasks' own intervals: half-widths are added within a data set,
+    whose tasks are taken as fully dependent, and added as squares over independent data sets.
+
+    gains: at least one gain.
     """
     mean = fmean(gain.difference for gain in gains)
     below: dict[str, float] = defaultdict(float)
@@ -195,9 +199,11 @@ def describe_public_gains(results: Results, start: str) -> str:
 
 
 def _describe_mean(gains: Sequence[Gain]) -> str:
+    """Return the mean gain with its interval, and the tasks with a significant loss."""
     mean, low, high = compute_mean_gain(gains)
     interval = format_interval(low, high, signed=True)
-    worse = ", ".join(gain.task for gain in gains if gain.verdict == "worse") or "none of them"
+    worse_tasks = [gain.task for gain in gains if gain.verdict == "worse"]
+    worse = ", ".join(worse_tasks) or "none of them"
     return f"{format_number(mean, signed=True)} {interval}, significantly worse on {worse}"
 
 

@@ -188,7 +188,7 @@ def open_lines(
 def split_columns(names: str) -> list[str]:
     """Split the value of ``--columns`` at commas; a name with a comma stands in quotation marks.
 
-    Raises InputError for an empty name, and for a name that stands twice.
+    Raises InputError for an empty name, and for a name that occurs twice.
     """
     reader = csv.reader([names], skipinitialspace=True)
     columns = [name.strip() for cells in reader for name in cells]
@@ -202,7 +202,7 @@ def split_columns(names: str) -> list[str]:
 
 
 def find_repeated(names: Iterable[str]) -> str | None:
-    """Return the first name that stands twice; None without one."""
+    """Return the first name that occurs more than once; None without one."""
     return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
@@ -257,6 +257,7 @@ def as_number(
     if has_comma and decimal_mark != "point":
         text = text.replace(",", ".")
     try:
+        # Python reads 1_000 as a number; people do not write it.
         number = float(text) if "_" not in text else None
     except ValueError:
         number = None
@@ -298,6 +299,7 @@ def _iter_header_and_rows(file: UserFile) -> Iterator[Any]:
 
 @cache
 def _log_once(message: str) -> None:
+    """Log a message the first time; the cache answers later calls with the same message."""
     logger.info(message)
 
 
@@ -348,6 +350,8 @@ def _choose_encoding(file: UserFile) -> str:
     """
     status = file.path.stat()
     scan = _scan_encoding(file.path, status.st_size, status.st_mtime_ns)
+
+    # The user's choice holds unless the bytes show another encoding.
     if file.encoding is not None:
         if scan.encoding is None or scan.is_ascii:
             return file.encoding
@@ -358,6 +362,8 @@ def _choose_encoding(file: UserFile) -> str:
         if scan.encoding != "utf-8-sig":
             _log_once(f"{file.location}: is read as {scan.encoding}")
         return scan.encoding
+
+    # Most lines are UTF-8, so the others are mistakes and no evidence of an encoding.
     if scan.utf8_lines:
         problem = f"is not UTF-8, and {scan.utf8_lines} other lines are"
         hint = "write this line anew in UTF-8: a file has one encoding"
@@ -381,7 +387,10 @@ def _require_codec(encoding: str) -> None:
 
 @lru_cache(maxsize=64)
 def _scan_encoding(path: Path, _size: int, _changed_ns: int) -> EncodingScan:
-    """Decode a file as UTF-8; size and time of change are keys of the cache."""
+    """Find the encoding of a file by its bytes, or collect evidence about it.
+
+    The size and the time of change in nanoseconds are keys of the cache.
+    """
     # a byte-order mark, or UTF-16 and UTF-32 without one: a text in UTF-8 has no NUL
     with _open_bytes(path) as stream:
         start = stream.read(SAMPLE_BYTES)
@@ -393,19 +402,23 @@ def _scan_encoding(path: Path, _size: int, _changed_ns: int) -> EncodingScan:
             if _is_readable(start, encoding):
                 return EncodingScan(encoding)
 
-    # the whole file as UTF-8; without line ends the reader will refuse it
+    # The whole file as UTF-8. The bytes of ISO-2022-JP are all ASCII, with this escape.
+    has_japanese_escape = b"\x1b$" in start
     decoder = codecs.getincrementaldecoder("utf-8")()
-    is_ascii = b"\x1b$" not in start  # the escape of ISO-2022-JP, whose bytes are all ASCII
-    length = 0
+    is_ascii = not has_japanese_escape
+    bytes_without_line_break = 0
     with _open_bytes(path) as stream:
         try:
             while chunk := stream.read(CHUNK_BYTES):
                 decoder.decode(chunk)
                 is_ascii = is_ascii and chunk.isascii()
-                length = 0 if b"\n" in chunk else length + len(chunk)
-                if length > 4 * LONGEST_LINE:
+                bytes_without_line_break += len(chunk)
+                if b"\n" in chunk:
+                    bytes_without_line_break = 0
+                # The reader will refuse so long a line, in any encoding.
+                if bytes_without_line_break > WIDEST_CHARACTER_BYTES * LONGEST_LINE:
                     break
-            if is_ascii or b"\x1b$" not in start:
+            if not has_japanese_escape:
                 decoder.decode(b"", final=True)
                 return EncodingScan("utf-8-sig", is_ascii)
         except UnicodeDecodeError:
@@ -422,7 +435,11 @@ def _is_readable(start: bytes, encoding: str) -> bool:
 
 
 def _collect_evidence(path: Path) -> EncodingScan:
-    """Collect the first lines that are not ASCII, and the number of the first that is not UTF-8."""
+    """Collect lines that are not ASCII, and find the number of the first that is not UTF-8.
+
+    The evidence has at most 2 * ``SAMPLE_BYTES`` bytes; the first line that is not UTF-8 is among
+    them.
+    """
     evidence = b""
     utf8_lines = 0
     other_lines: list[int] = []
@@ -443,7 +460,7 @@ def _collect_evidence(path: Path) -> EncodingScan:
             evidence = evidence[-SAMPLE_BYTES:]
     if b"\x1b" in evidence or utf8_lines <= len(other_lines):
         utf8_lines = 0
-    first_other = (other_lines or [1])[0]
+    first_other = other_lines[0] if other_lines else 1
     return EncodingScan(None, evidence=evidence, line=first_other, utf8_lines=utf8_lines)
 
 
@@ -453,7 +470,8 @@ def _guess_encoding(file: UserFile, scan: EncodingScan) -> str:
     Raises InputError with the likeliest encodings, and a sample of each, when none is certain.
     """
     guesses = _rank_encodings(scan.evidence)
-    best, second, *_ = [*(guess.score for guess in guesses), 0.0, 0.0]
+    # A missing guess has the score 0.
+    best, second = [*(guess.score for guess in guesses), 0.0, 0.0][:2]
     if any(best >= score and best >= ratio * second for score, ratio in CERTAIN_GUESSES):
         encoding = guesses[0].encoding
         sample = _show_sample(guesses[0], guesses)
@@ -476,9 +494,10 @@ def _guess_encoding(file: UserFile, scan: EncodingScan) -> str:
 
 
 def _rank_encodings(evidence: bytes) -> list[Guess]:
-    """Rank the encodings that decode the evidence; of equal texts the first of ENCODINGS stays.
+    """Return the encodings that decode the evidence, the likeliest first.
 
-    The score is chardet's confidence, lowered by the share of characters that no word has.
+    Of encodings that give the same text, only the first of ``ENCODINGS`` is returned. The score is
+    chardet's confidence times (1 - share of unlikely characters) squared.
     """
     import chardet
 
@@ -519,8 +538,9 @@ def _measure_unlikely_share(text: str) -> float:
             unlikely += 1
         elif character.isalpha():
             scripts = {_get_script(letter) for letter in (character, *neighbours)}
+            is_mixed = len(scripts) > 1 and bool(scripts & _ALPHABETS)
             is_capital_inside = character.isupper() and previous.islower()
-            unlikely += is_capital_inside or (len(scripts) > 1 and bool(scripts & _ALPHABETS))
+            unlikely += is_mixed or is_capital_inside
         elif category[0] in "SPZ" and character not in _WORD_SIGNS:
             unlikely += len(neighbours) == 2 or category[0] == "S"
     return unlikely / max(1, characters)
@@ -532,11 +552,12 @@ def _get_script(letter: str) -> str:
 
 
 def _show_sample(guess: Guess, guesses: Sequence[Guess]) -> str:
-    """Return the first line that two guesses read differently, as ``guess`` reads it."""
-    texts = [rival.text.splitlines() for rival in guesses[:SHOWN_GUESSES] if rival != guess]
+    """Return the first line that ``guess`` reads differently from a rival, else its first line."""
+    rivals = [rival.text.splitlines() for rival in guesses[:SHOWN_GUESSES] if rival != guess]
     lines = guess.text.splitlines()
     for number, line in enumerate(lines):
-        if any(text[number : number + 1] != [line] for text in texts):
+        # The slice is empty where a rival's text has fewer lines.
+        if any(rival[number : number + 1] != [line] for rival in rivals):
             return join_lines(line, SHOWN_TEXT)
     return join_lines("".join(lines[:1]), SHOWN_TEXT)
 
@@ -574,7 +595,10 @@ def _iter_lines(stream: IO[bytes], file: UserFile) -> Iterator[str]:
 
 
 def _read_txt(stream: IO[bytes], file: UserFile) -> Iterator[Any]:
-    """Yield a text a line. Raises InputError for a table: each line has as many tabs."""
+    """Yield one text for each line of a .txt file.
+
+    Raises InputError for a table: all sampled lines have the same number of tabs, at least one.
+    """
     yield Header(["text"])
     lines = _iter_lines(stream, file)
     sample = list(islice(lines, SAMPLE_LINES))
@@ -602,7 +626,13 @@ class Dialect:
 
 
 def _read_table(stream: IO[bytes], file: UserFile, expected: str) -> Iterator[Any]:
-    """Yield the rows under a header line. In a .tsv of tabs a quotation mark is text."""
+    """Yield the header and the rows of a .csv or .tsv file.
+
+    In a .tsv file with tabs a quotation mark is text. Raises InputError for a file of blank lines,
+    a row with another number of cells than the header, and a quotation mark that does not close.
+
+    expected: the delimiter that belongs to the ending of the file's name.
+    """
     lines = _iter_lines(stream, file)
     sample = list(islice(lines, SAMPLE_LINES))
     dialect = _detect_dialect(sample, expected, file.location)
@@ -619,6 +649,8 @@ def _read_table(stream: IO[bytes], file: UserFile, expected: str) -> Iterator[An
         yield Header(names, decimal_marks.get(dialect.delimiter, "either"))
         start = skipped + reader.line_num + 1
         for cells in reader:
+            # csv gives no cells for a blank line; without quotation marks it is an empty cell.
+            # csv gives no cells for a blank line; without quotation marks it is an empty cell.
             if not cells and not dialect.is_quoted:
                 cells = [""]
             if cells:
@@ -651,10 +683,10 @@ def _detect_dialect(sample: Sequence[str], expected: str, location: object) -> D
     A line ``sep=;`` names the delimiter. Lines above the header that are blank or begin with ``#``
     are skipped.
     """
-    # the lines above the header
+    # the lines above the header; Excel writes sep=; into the first line
     header = "".join(sample[:1])
     separator = re.fullmatch(r'"?sep=(.)"?\s*', header)
-    first = int(separator is not None)
+    first = 1 if separator else 0
     skipped = first
     while skipped < len(sample) - 1 and _is_above_header(sample[skipped], sample[skipped + 1]):
         skipped += 1
@@ -686,14 +718,14 @@ def _detect_delimiter(sample: Sequence[str], expected: str) -> str:
     header = "".join(sample[:1])
     usual = [delimiter for delimiter in DELIMITERS if delimiter in header]
     candidates = usual or [delimiter for delimiter in RARE_DELIMITERS if delimiter in header]
-    if candidates in ([], [expected]):
+    if not candidates or candidates == [expected]:
         return expected
-    whole = [delimiter for delimiter in candidates if _is_whole(sample, delimiter, expected)]
-    if len(whole) == 1:
-        return whole[0]
+    fitting = [delimiter for delimiter in candidates if _is_fitting(sample, delimiter, expected)]
+    if len(fitting) == 1:
+        return fitting[0]
     if not usual:
         return expected
-    return _sniff_delimiter(sample, whole or candidates, expected)
+    return _sniff_delimiter(sample, fitting or candidates, expected)
 
 
 def _sniff_delimiter(sample: Sequence[str], choices: Sequence[str], expected: str) -> str:
@@ -710,13 +742,17 @@ def _sniff_delimiter(sample: Sequence[str], choices: Sequence[str], expected: st
     return expected if expected in choices else choices[0]
 
 
-def _is_whole(sample: Sequence[str], delimiter: str, expected: str) -> bool:
-    """Whether all sampled rows have as many cells as the header, but for a last row that is cut."""
+def _is_fitting(sample: Sequence[str], delimiter: str, expected: str) -> bool:
+    """Whether a delimiter gives all sampled rows as many cells as the header.
+
+    A last row that the end of the sample cuts does not count. False for a header alone.
+    """
     dialect = Dialect(delimiter, not delimiter == expected == "\t", 0)
     rows: list[list[str]] = []
     try:
         rows.extend(cells for cells in dialect.make_reader(iter(sample)) if cells)
-    except csv.Error:  # a quoted cell goes on behind the sample, or its marks do not close
+    # A quoted cell goes on behind the sample; in a whole file, its marks do not close.
+    except csv.Error:
         if len(sample) < SAMPLE_LINES:
             return False
     return len(rows) > 1 and len({len(cells) for cells in rows}) == 1
@@ -725,7 +761,7 @@ def _is_whole(sample: Sequence[str], delimiter: str, expected: str) -> bool:
 def _name_columns(cells: Sequence[Any], location: object) -> list[str]:
     """Return the names of columns in one line each; an unnamed column has its number.
 
-    Raises InputError for a name that stands twice.
+    Raises InputError for a name that occurs twice.
     """
     names = []
     for number, cell in enumerate(cells, start=1):
@@ -735,10 +771,10 @@ def _name_columns(cells: Sequence[Any], location: object) -> list[str]:
 
 
 def _require_distinct(names: list[str], location: object) -> list[str]:
-    """Return the names of columns. Raises InputError for a name that stands twice."""
-    if len(set(names)) < len(names):
-        name = next(name for name in names if names.count(name) > 1)
-        problem = f"the column {name!r} stands twice"
+    """Return the names of columns. Raises InputError for a name that occurs twice."""
+    repeated = find_repeated(names)
+    if repeated is not None:
+        problem = f"the column {repeated!r} stands twice"
         raise InputError(location, problem, hint="rename or remove one of them")
     return names
 
@@ -746,7 +782,9 @@ def _require_distinct(names: list[str], location: object) -> list[str]:
 def _iter_objects(values: Iterator[tuple[int, Any]], file: UserFile) -> Iterator[Any]:
     """Yield the header of all keys in the first JSON objects, then every object as a row.
 
-    So many objects are read first that each of the file's columns is among the keys.
+    The first ``KEY_ROWS`` objects are read for the header. While a column of the caller is missing,
+    more are read, up to ``MOST_KEY_ROWS``. Raises InputError for a value that is not an object, and
+    without any object.
     """
     head: list[tuple[int, Row]] = []
     keys: dict[str, None] = {}
@@ -773,7 +811,7 @@ def _require_object(value: Any, place: str) -> Row:
 
 
 def _parse_json(text: str, location: str, hint: str | None = None) -> Any:
-    """Parse one JSON value. Raises InputError for other texts and for a key that stands twice."""
+    """Parse one JSON value. Raises InputError for other texts and for a key that occurs twice."""
 
     def make_object(pairs: list[tuple[str, Any]]) -> Row:
         """Make an object of distinct keys."""
@@ -801,7 +839,10 @@ def _read_jsonl(stream: IO[bytes], file: UserFile) -> Iterator[Any]:
 
 
 def _read_json(stream: IO[bytes], file: UserFile) -> Iterator[Any]:
-    """Yield a JSON array of objects, alone or in an object; or JSON Lines under that ending."""
+    """Yield the header and the rows of a JSON array of objects, which may be in an object.
+
+    A file whose first line is a whole object, with more lines below, is read as JSON Lines.
+    """
     lines = _iter_lines(stream, file)
     head = list(islice(lines, 2))
     lines = chain(head, lines)
@@ -828,9 +869,11 @@ def _is_json_object(line: str) -> bool:
 
 
 def _find_json_rows(value: Any, location: object) -> list[Any]:
-    """Return the rows of a JSON value: an array, the only array of objects in an object, a row.
+    """Return the rows of a JSON value.
 
-    Raises InputError for an object of columns, and for one with several arrays of objects.
+    They are the items of an array, or of the only array of objects in an object; another object is
+    a row. Raises InputError for other values, for an object of columns, and for one with several
+    arrays of objects.
     """
     if isinstance(value, list):
         return value
@@ -856,6 +899,7 @@ def _find_json_rows(value: Any, location: object) -> list[Any]:
 
 
 def _read_parquet(stream: IO[bytes], file: UserFile) -> Iterator[Any]:
+    """Yield the header of all columns, then the rows, with the columns of the caller alone."""
     with pq.ParquetFile(stream) as table:
         schema = table.schema_arrow
     names = _require_distinct(schema.names, file.location)
@@ -940,8 +984,8 @@ def _convert_workbook_errors(location: object) -> Iterator[None]:
 def _iter_sheet(rows: NumberedCells, location: object) -> Iterator[Any]:
     """Yield the header of a sheet and its rows, by column.
 
-    The first row is read before the header is given: under a title it is wider than the title's
-    row. Raises InputError for a cell without a column name.
+    Raises InputError for a cell without a column name, in the first row before the header is
+    yielded: a row with a title is narrower than the table under it.
     """
     start, header = next(rows, (1, ()))
     while header and header[-1] is None:
@@ -967,7 +1011,7 @@ def _open_sheet(stream: IO[bytes], location: object) -> NumberedCells:
     Raises InputError for a workbook without cells and, when it is read, for a formula whose value
     is not stored; openpyxl's errors for a damaged workbook.
     """
-    # The workbook, and again with formulas where it has any
+    # openpyxl gives either the stored values or the formulas, so a workbook may be loaded twice.
     has_formulas = _has_formulas(stream, location)
     sheets = _load_sheets(stream, with_values=True)
     formula_sheets = _load_sheets(stream, with_values=False) if has_formulas else []
@@ -978,7 +1022,7 @@ def _open_sheet(stream: IO[bytes], location: object) -> NumberedCells:
         raise InputError(location, "has no sheet with cells", allowed="at least one text")
     sheet = sheets[filled[0]]
     titles = [sheets[number].title for number in filled[1:]]
-    note = ", not ".join(["", *titles])
+    note = "".join(f", not {title}" for title in titles)
     _log_once(f"{location}: the sheet {sheet.title!r} is read{note}")
     if formula_sheets:
         return _iter_stored_cells(sheet, formula_sheets[filled[0]], location)

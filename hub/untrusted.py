@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from html import unescape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 from yaml.constructor import SafeConstructor
@@ -114,8 +114,8 @@ def get_first_line(error: BaseException, longest: int = LONGEST) -> str:
 
     The line has at most ``longest`` characters and no control characters.
     """
-    lines = str(error).strip().splitlines()
-    return join_lines("".join(lines[:1]), longest) or type(error).__name__
+    lines = str(error).strip().splitlines() or [""]
+    return join_lines(lines[0], longest) or type(error).__name__
 
 
 class Markdown(str):
@@ -321,49 +321,60 @@ def load_yaml(
         raise UnsafeYaml("half a surrogate pair, which is not a character") from error
 
 
+class _Extent(NamedTuple):
+    """The extent of a YAML node: levels of collections, nodes, and characters of its scalars.
+
+    Keys and values are nodes. An alias counts as its content.
+    """
+
+    levels: int
+    nodes: int
+    characters: int
+
+
 def _require_limits(
     events: Iterable[yaml.Event], max_nodes: int, max_characters: int, max_depth: int
 ) -> None:
     """Raise UnsafeYaml when a document breaks a limit after its aliases are replaced.
 
-    Raise UnsafeYaml, too, for an alias without an earlier anchor. Every key, value, begin and end
-    of a collection is a *step*; an alias repeats the steps of its anchor.
+    Raise UnsafeYaml, too, for an alias without an earlier anchor, or inside its own anchor.
     """
-    steps: list[tuple[int, int]] = []  # (change of depth, characters of text)
-    slices: dict[str | None, slice] = {}  # anchor → the steps of its content
-    collections: list[tuple[str | None, int]] = []  # (anchor, first step) of open collections
-    depth = deepest = nodes = characters = merges = 0
+    anchors: dict[str | None, _Extent] = {}  # anchor → the extent of its content
+    # the anchor of each open collection, and the extent of all that is before it
+    open_collections: list[tuple[str | None, _Extent]] = []
+    nodes = 0
+    characters = 0
+    merges = 0
+    levels = 0  # of the finished nodes in the innermost open collection
     for event in events:
-        # Convert the event to steps.
-        start = len(steps)
         if isinstance(event, yaml.AliasEvent):
-            if event.anchor not in slices:
+            if event.anchor not in anchors:
                 raise UnsafeYaml(
                     f"alias *{event.anchor} stands for nothing before it, or for what it is in",
                     event.start_mark,
                 )
-            steps += steps[slices[event.anchor]]
+            content = anchors[event.anchor]
+            nodes += content.nodes
+            characters += content.characters
+            levels = max(levels, content.levels)
         elif isinstance(event, yaml.ScalarEvent):
-            steps.append((0, len(event.value)))
-            slices[event.anchor] = slice(start, start + 1)
+            nodes += 1
+            characters += len(event.value)
             merges += event.value == "<<"
+            anchors[event.anchor] = _Extent(0, 1, len(event.value))
         elif isinstance(event, yaml.CollectionStartEvent):
-            steps.append((1, 0))
-            slices.pop(event.anchor, None)
-            collections.append((event.anchor, start))
+            anchors.pop(event.anchor, None)
+            open_collections.append((event.anchor, _Extent(levels, nodes, characters)))
+            nodes += 1
+            levels = 0
         elif isinstance(event, yaml.CollectionEndEvent):
-            steps.append((-1, 0))
-            anchor, first = collections.pop()
-            slices[anchor] = slice(first, start + 1)
+            anchor, before = open_collections.pop()
+            content = _Extent(levels + 1, nodes - before.nodes, characters - before.characters)
+            anchors[anchor] = content
+            levels = max(before.levels, content.levels)
 
-        # Count the steps.
-        for change, length in steps[start:]:
-            depth += change
-            nodes += change >= 0
-            characters += length
-            deepest = max(deepest, depth)
         limits = {
-            "levels": (deepest, max_depth),
+            "levels": (len(open_collections) + levels, max_depth),
             "keys and values": (nodes, max_nodes),
             "characters": (characters, max_characters),
             "merges": (merges, MAX_MERGES),
@@ -509,9 +520,8 @@ def require_no_cross_encoder(folder: Path, model: object) -> str:
 
 
 def require_modules(folder: Path, model: object) -> None:
-    """Raise InputError unless a folder holds a SentenceTransformer.
+    """Raise InputError unless a folder holds a SentenceTransformer of ``MOST_MODULES`` at most.
 
-    It may have at most ``MOST_MODULES`` modules.
     sentence-transformers would silently build an encoder from another kind of model.
     """
     # Check the kind of model first: a cross-encoder gets its own message.
@@ -615,11 +625,12 @@ def require_ids(tokenizer: Any, rows: int, model: object, used: Iterable[int | N
 
 
 def count_usable_positions(transformer: Any) -> int | None:
-    """Return how many tokens a transformer's table of learned positions serves.
+    """Return for how many tokens a transformer has learned position embeddings.
 
-    Return None for a transformer without such a table. RoBERTa's table reserves the rows up to the
-    row of padding, so these do not count.
+    Return None for a transformer without them. RoBERTa reserves the rows up to the padding row, so
+    these do not count.
     """
+    # GPT-2 names its table ``wpe``.
     layers = getattr(transformer, "embeddings", transformer)
     table: Any = getattr(layers, "position_embeddings", None) or getattr(layers, "wpe", None)
     if not hasattr(table, "num_embeddings"):
@@ -628,9 +639,8 @@ def count_usable_positions(transformer: Any) -> int | None:
     return int(table.num_embeddings) - first
 
 
-# tokens of a text at most, beyond its bytes: special tokens and a mark at the start
-_MORE_TOKENS = 8
-_TEXTS_AT_ONCE = 1_000  # that are tokenised together
+_MORE_TOKENS = 8  # special tokens of a text, and a mark at its start, at most
+_TEXTS_AT_ONCE = 1_000  # texts that are tokenised together
 
 
 def warn_of_cut_texts(encoder: Any, texts: Sequence[str], name: str, unit: str) -> None:
@@ -648,7 +658,7 @@ def warn_of_cut_texts(encoder: Any, texts: Sequence[str], name: str, unit: str) 
     tokenizer = encoder.tokenizer
     if not limit or limit == float("inf") or not callable(tokenizer):
         return
-    # a token has a byte or more
+    # A token has a byte or more, so shorter texts need not be tokenised.
     long_texts = [
         text for text in texts if len(text.encode(errors="replace")) + _MORE_TOKENS > limit
     ]

@@ -31,10 +31,13 @@ def split_words(text: str) -> Words:
     Combining marks stay, because Indic scripts write vowels as marks. Each Chinese and Japanese
     character is a word by itself, because these scripts have no spaces between words.
     """
-    plain = unicodedata.normalize("NFKC", text).casefold()
-    plain = _WITHOUT_SPACES.sub(r" \1 ", plain)
-    return tuple("".join(char if _is_of_a_word(char) else " " for char in plain).split())
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    spaced = _WITHOUT_SPACES.sub(r" \1 ", folded)
+    # Punctuation separates words, too.
+    letters = [char if _is_word_character(char) else " " for char in spaced]
+    return tuple("".join(letters).split())
 
 
-def _is_of_a_word(char: str) -> bool:
+def _is_word_character(char: str) -> bool:
+    """Return whether a character is a letter, a digit or a combining mark (category M)."""
     return char.isalnum() or unicodedata.category(char)[0] == "M"

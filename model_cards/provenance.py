@@ -68,10 +68,11 @@ def format_changes(name: str, version: str, complete: bool) -> Markdown | None:
             f"has no entry for version {version}",
             hint=hint,
         )
-    rows: list[list[Any]] = []
-    for key, line in changes.items():
-        if parse_version(key) <= parse_version(version):
-            rows.append([format_code(f"v{key}"), line])
+    rows: list[list[Any]] = [
+        [format_code(f"v{key}"), line]
+        for key, line in changes.items()
+        if parse_version(key) <= parse_version(version)
+    ]
     return format_table(["version", "what is new"], rows) if rows else None
 
 

@@ -5,7 +5,7 @@ page's structure comes from its template alone, whatever the texts of a dataset 
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -80,11 +80,6 @@ def convert_to_html(markdown: str) -> str:
     return parser.renderer.render(tokens, parser.options, {})
 
 
-def _list_as_code(names: Iterable[str]) -> Markdown:
-    """Format names as code, separated by commas."""
-    return Markdown(", ".join(format_code(name) for name in names))
-
-
 @cache
 def _make_environment(folder: Path) -> Environment:
     """Make the template environment of a folder, with the filters of cards.
@@ -96,7 +91,7 @@ def _make_environment(folder: Path) -> Environment:
         "fenced": format_fenced,
         "licence": link_licence,
         "prose": escape_prose,
-        "listed": _list_as_code,
+        "listed": lambda names: Markdown(", ".join(map(format_code, names))),
         # the name of a section's repository or path; ``otherwise`` without both
         "origin": lambda item, otherwise="": name_origin(item.repo_id, item.path) or otherwise,
         "percent": lambda share: Markdown(f"{100 * share:.1f} %"),

@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def find_install_problem() -> str | None:
-    """Describe a subpackage that is missing or belongs to another copy of sts-dino, if any."""
+    """Return one line about a subpackage that is missing or of another copy; None without one."""
     from importlib.util import find_spec
 
     package = Path(__file__).resolve().parent
@@ -59,7 +59,10 @@ def find_install_problem() -> str | None:
 
 
 def find_old_install() -> str | None:
-    """Describe an old editable install that puts ``generation`` on Python's path, if any."""
+    """Return one line about an old editable install of sts-dino; None without one.
+
+    An old install puts ``generation`` on Python's path, not ``sts_dino.generation``.
+    """
     from importlib.util import find_spec
 
     spec = find_spec("generation")

@@ -110,8 +110,10 @@ def write_pairs(
             "description": f"texts of {name}",
         }
         overrides = [f"source={json.dumps(source)}", *overrides]
+        # The licence in the recipe is that of its own source; take the first that fits the texts.
         changed_recipe = load_recipe(path, DatasetRecipe, overrides)
-        overrides.append(f"license={licences.list_possible_licences(changed_recipe)[0]}")
+        possible_licences = licences.list_possible_licences(changed_recipe)
+        overrides.append(f"license={possible_licences[0]}")
     else:
         path = directory.with_name(f"{name}.yaml")
         choices = CorpusChoices(
@@ -145,7 +147,13 @@ def _write_texts(corpus: Path, sentences: list[str]) -> None:
 
 
 def _format_label_settings(instructions: Mapping[float, str]) -> list[str]:
-    """Return the settings that replace a recipe's labels; counter-labels follow DINO, section 4."""
+    """Return the ``--set`` settings that replace a recipe's labels and remove its examples.
+
+    A label's counter-labels are all labels of higher similarity (DINO, section 4). Raises
+    InputError for a similarity that is a text.
+
+    instructions: similarity → instruction.
+    """
     scores = sorted(instructions, reverse=True)
     if any(isinstance(score, str) for score in scores):
         raise InputError(
@@ -167,11 +175,17 @@ def _format_label_settings(instructions: Mapping[float, str]) -> list[str]:
 
 
 def read_pairs(directory: str | Path, config: str | None = None, split: str = "train") -> Dataset:
-    """Read the rows of a finished run directory into memory.
+    """Read the rows of a split of a finished run directory into memory.
 
-    config: where the run has several, e.g. ``triplet`` and ``pair-class``; by default the dataset's
-    own default. ``.info.license`` of the result is the dataset's licence. Raises InputError for an
-    unfinished or damaged run.
+    ``.info.license`` of the result is the dataset's licence.
+
+    Args:
+        directory: the run directory.
+        config: for a run with several, e.g. ``triplet`` and ``pair-class``; by default the
+            dataset's default config.
+        split: the split.
+
+    Raises InputError for an unfinished or damaged run, an unknown config, and a split without rows.
     """
     import pyarrow as pa
     from datasets import Dataset, DatasetInfo
@@ -180,7 +194,9 @@ def read_pairs(directory: str | Path, config: str | None = None, split: str = "t
     from sts_dino.hub.contract.shards import read_table
 
     run = open_local_run(_require_path(directory), str(directory))
-    config = config or _get_default_config(directory)
+    recipe = load_recipe(Path(directory) / RECIPE, DatasetRecipe)
+    # The first config has the filtered rows, which encoders train on.
+    config = config or recipe.configs[0]
     if config not in run.configs:
         raise InputError(
             f"{directory}: config {config!r}", "not in the run", allowed=", ".join(run.configs)
@@ -189,8 +205,7 @@ def read_pairs(directory: str | Path, config: str | None = None, split: str = "t
     tables = [read_table(folder / shard.path) for shard in shards if shard.split == split]
     if not tables:
         raise InputError(f"{directory}: split {split!r}", f"has no rows in {config}")
-    licence = load_recipe(Path(directory) / RECIPE, DatasetRecipe).license
-    return Dataset(pa.concat_tables(tables), info=DatasetInfo(license=licence))
+    return Dataset(pa.concat_tables(tables), info=DatasetInfo(license=recipe.license))
 
 
 def train(
@@ -249,19 +264,9 @@ def train(
     overrides = _require_strings("settings", settings)
 
     # The section of the dataset
+    rows = directory.with_name(f"{name}.pairs.parquet")
     data: dict[str, Any] = {"config": "default", "example_type": example_type, "loss": loss}
-    if isinstance(dataset, str | Path):
-        data |= _resolve_location(dataset)
-        if "path" in data:
-            pairs_recipe = load_recipe(Path(data["path"]) / RECIPE, DatasetRecipe)
-            data |= {"config": pairs_recipe.configs[0], "license": pairs_recipe.license}
-    else:
-        rows = directory.with_name(f"{name}.pairs.parquet")
-        _write_rows(dataset, rows)
-        data |= {
-            "path": str(rows.resolve()),
-            "license": dataset.info.license or licences.UNLICENSED,
-        }
+    data |= _locate_pairs(dataset, rows)
     if dataset_license:
         data["license"] = dataset_license
 
@@ -271,15 +276,16 @@ def train(
     if modules is None:
         modules = "sentence-transformer" if is_finished_encoder(location) else "transformer"
     is_finished = modules == "sentence-transformer"
-    rate = learning_rate or LEARNING_RATES.get(modules, LEARNING_RATES["transformer"])
     extra_arguments: dict[str, str] = {}
     extra_sections: dict[str, Any] = {}
     if modules == "prompteol":
         section, extra_arguments = make_prompteol_base(section)
-        rate = learning_rate or float(PROMPTEOL_RATE)
+        default_rate = float(PROMPTEOL_RATE)
         extra_sections["lora"] = LORA
     else:
         section["modules"] = modules
+        # Unknown modules are refused when the recipe is validated.
+        default_rate = LEARNING_RATES.get(modules, LEARNING_RATES["transformer"])
     if is_finished:
         section["max_seq_length"] = read_max_seq_length(section)
 
@@ -293,7 +299,7 @@ def train(
     # The recipe
     arguments = {
         "max_steps": steps,
-        "learning_rate": rate,
+        "learning_rate": learning_rate or default_rate,
         "warmup_steps": 0.1,
         "report_to": "none",
         "batch_sampler": "no_duplicates",
@@ -326,8 +332,28 @@ def train(
     return SentenceTransformer(str(directory), trust_remote_code=False)
 
 
+def _locate_pairs(dataset: Dataset | str | Path, rows: Path) -> dict[str, Any]:
+    """Return the keys of a model recipe that locate a dataset, and its licence where it is known.
+
+    A run directory has its default config, too. A dataset in memory is written to the file
+    ``rows``. Raises InputError for a dataset that cannot be located or written.
+    """
+    if not isinstance(dataset, str | Path):
+        _write_rows(dataset, rows)
+        licence = dataset.info.license or licences.UNLICENSED
+        return {"path": str(rows.resolve()), "license": licence}
+    location = _resolve_location(dataset)
+    if "path" not in location:
+        return location
+    recipe = load_recipe(Path(location["path"]) / RECIPE, DatasetRecipe)
+    return {**location, "config": recipe.configs[0], "license": recipe.license}
+
+
 def _write_rows(dataset: Dataset, path: Path) -> None:
-    """Write a dataset in memory as Parquet. Raises InputError for another object."""
+    """Write a dataset in memory as a Parquet file, over an existing one.
+
+    Raises InputError for an object that is not a ``datasets.Dataset``.
+    """
     if not hasattr(dataset, "to_parquet") or not hasattr(dataset, "column_names"):
         is_table = hasattr(dataset, "columns")
         hint = "datasets.Dataset.from_pandas makes one of a table" if is_table else None
@@ -380,7 +406,11 @@ def evaluate(
 
 
 def compare(*evaluations: str | Path, out: str | Path | None = None) -> Comparison:
-    """Compare evaluations with paired tests; write Markdown, CSV and plots, and print the table."""
+    """Compare evaluations with paired tests; write Markdown, CSV and plots, and print the table.
+
+    evaluations: the folders of scored encoders. out: the folder of the results; by default that of
+    ``sts-dino compare``.
+    """
     from sts_dino.eval.compare.run import compare as compare_folders
 
     folders = tuple(map(_require_path, evaluations))
@@ -443,7 +473,7 @@ def _require_path(directory: str | Path) -> Path:
 
 
 def _get_run_directory(kind: str, name: str) -> Path:
-    """Return the run directory of a name. Raises InputError if no artefact can have it."""
+    """Return ``artifacts/KIND/NAME``. Raises InputError for a name that no artefact can have."""
     if not isinstance(name, str) or not re.fullmatch(NAME, name):
         raise InputError(
             "name",
@@ -454,12 +484,14 @@ def _get_run_directory(kind: str, name: str) -> Path:
 
 
 def _resolve_location(location: str | Path) -> dict[str, Any]:
-    """Return a folder or a model of ``sts-dino lm`` as ``path``, a Hub id with its revision.
+    """Return the keys of a recipe that locate an encoder or a dataset.
 
-    Raises InputError for anything else.
+    They are ``path`` for a folder or a model of ``sts-dino lm``, ``repo_id`` and ``revision`` for
+    ``ORG/NAME@REVISION``. Raises InputError for anything else.
     """
     if Path(location).exists():
         return {"path": str(Path(location).resolve())}
+    # Earlier versions had other folders for downloaded models.
     folder = find_moved_folder(str(location)) or find_downloaded_model(str(location))
     if folder is not None:
         return {"path": str(folder.resolve())}
@@ -471,8 +503,3 @@ def _resolve_location(location: str | Path) -> dict[str, Any]:
             allowed="a folder, NAME of sts-dino lm, ORG/NAME@REVISION",
         )
     return {"repo_id": repo_id, "revision": revision}
-
-
-def _get_default_config(directory: str | Path) -> str:
-    """Return the default config of a run directory: the finished rows that encoders train on."""
-    return load_recipe(Path(directory) / RECIPE, DatasetRecipe).configs[0]

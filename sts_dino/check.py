@@ -10,6 +10,7 @@ from sts_dino.generation.executors.options import ClusterOptions
 from sts_dino.generation.plan import SHOWN_PROMPTS, describe_plan
 from sts_dino.generation.run import load_checked_recipe
 from sts_dino.hub import cli
+from sts_dino.release.options import format_settings
 from sts_dino.release.run import is_model, list_recipes
 from sts_dino.training.loop.job import prepare
 from sts_dino.training.run import describe_plan as describe_training
@@ -44,17 +45,17 @@ def main(
     for recipe_path in list_recipes(recipes):
         if is_model(recipe_path):
             command = "train"
-            job = prepare(recipe_path, None, None, settings)
+            job = prepare(recipe_path, out=None, limit=None, settings=settings)
             directory = job.out
             lines = describe_training(job)
         else:
             command = "write"
-            options = ClusterOptions()
-            recipe, directory = load_checked_recipe(recipe_path, None, None, settings, options)
+            recipe, directory = load_checked_recipe(
+                recipe_path, out=None, limit=None, settings=settings, options=ClusterOptions()
+            )
             prompts_per_label = SHOWN_PROMPTS if all_prompts else 1
             plan = describe_plan(recipe, directory, prompts_per_label=prompts_per_label)
             lines = plan.splitlines()
-        words = [word for setting in settings for word in ("--set", setting)]
-        next_command = join(["sts-dino", command, str(recipe_path), *words])
+        next_command = join(["sts-dino", command, str(recipe_path), *format_settings(settings)])
         facts = {"directory": str(directory), "plan": lines}
         cli.print_answer("\n".join(lines), facts, as_json, [next_command])

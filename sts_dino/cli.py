@@ -143,14 +143,14 @@ COMMANDS = {
         "List or download language models and encoders",
         ends_on_sigterm=True,
     ),
-    "demo": Stage("sts_dino.experiments.demo.chain", "The whole chain, offline", clone=True),
+    "demo": Stage("sts_dino.experiments.demo", "The whole chain, offline", clone=True),
     "real": Stage(
-        "sts_dino.experiments.demo.real",
+        "sts_dino.experiments.real",
         "Pairs of a language model and a better encoder, offline",
         clone=True,
     ),
     "verify": Stage(
-        "sts_dino.experiments.demo.verify",
+        "sts_dino.experiments.verify",
         "Load published artefacts, empty cache",
         ends_on_sigterm=True,
         clone=True,
@@ -199,6 +199,7 @@ def load_command(name: str, stage: Stage) -> Any:
     try:
         module = import_module(stage.module)
     except ModuleNotFoundError as error:
+        # A library that the stage's module imports is another problem.
         if error.name is None or not f"{stage.module}.".startswith(f"{error.name}."):
             raise
         problem = f"{error.name} is not installed"
@@ -207,12 +208,15 @@ def load_command(name: str, stage: Stage) -> Any:
             problem = "needs a clone of the repository"
             hint = "run it there"
         raise InputError(f"sts-dino {name}", problem, hint=hint) from None
+
     command: Any = typer.main.get_command(module.app)
     command.name = name
-    parse_args = command.parse_args
-    command.parse_args = lambda ctx, args: parse_args(
-        ctx, [*stage.words, *convert_first_argument(stage, args)]
-    )
+    parse_original = command.parse_args
+
+    def parse_converted(context: Any, arguments: list[str]) -> Any:
+        return parse_original(context, [*stage.words, *convert_first_argument(stage, arguments)])
+
+    command.parse_args = parse_converted
     return command
 
 
@@ -221,7 +225,7 @@ def convert_first_argument(stage: Stage, arguments: list[str]) -> list[str]:
 
     A stage that takes a recipe accepts a run directory and reads its recipe. A stage that takes a
     run directory accepts a recipe and finds its run directory. ``score`` accepts an encoder's
-    folder or name. Arguments without such a first one are returned unchanged.
+    folder or name. Other arguments are returned unchanged, as are those that begin with an option.
 
     Raises InputError for a recipe without a run directory, and for a missing file whose name is
     close to another file's.
@@ -250,12 +254,12 @@ def convert_encoder(encoder: str, options: list[str]) -> list[str]:
     """
     from sts_dino.eval.encoders.load import resolve_encoder
 
-    encoder = resolve_encoder(encoder)
-    recipe = Path(encoder) / RECIPE
-    if recipe.is_file() and (Path(encoder) / MANIFEST).is_file():
-        return [str(recipe), "--model", encoder, *options]
-    arguments = ["--model", encoder, *options]
-    if not TASK_OPTIONS & _get_option_names(options):
+    location = resolve_encoder(encoder)
+    recipe = Path(location) / RECIPE
+    if recipe.is_file() and (Path(location) / MANIFEST).is_file():
+        return [str(recipe), "--model", location, *options]
+    arguments = ["--model", location, *options]
+    if TASK_OPTIONS.isdisjoint(_get_option_names(options)):
         arguments += ["--tasks", "stsb/cosine"]
     return arguments
 
@@ -269,19 +273,20 @@ def refuse_misspelt_path(path: str) -> None:
 
 
 def convert_run_directory(stage: Stage, directory: str, options: list[str]) -> list[str]:
-    """Return the arguments of a stage with the recipe of a run directory in place of the directory.
+    """Return the arguments of a stage with a run directory replaced by its recipe.
 
-    A stage that can resume also gets ``--out directory``, unless the user gave --out or --estimate.
+    A stage of ``RESUMING_MODULES`` also gets ``--out directory``, to resume the run there, unless
+    the options have --out, or --estimate, which makes no run.
     """
     arguments = [str(Path(directory) / RECIPE), *options]
-    is_redirected = {"--out", "--estimate"} & _get_option_names([*stage.words, *options])
-    if stage.module in RESUMING_MODULES and not is_redirected:
+    names = _get_option_names([*stage.words, *options])
+    if stage.module in RESUMING_MODULES and names.isdisjoint(("--out", "--estimate")):
         arguments += ["--out", directory]
     return arguments
 
 
 def find_run_directory(recipe: Path) -> Path:
-    """Return the default run directory of a recipe, ``artifacts/KINDs/NAME``.
+    """Return the default run directory of a recipe, ``artifacts/datasets/NAME`` for a dataset.
 
     Raises InputError, which names the command that makes it, when it does not exist.
     """
@@ -301,6 +306,7 @@ def find_run_directory(recipe: Path) -> Path:
 
 
 def _get_option_names(arguments: list[str]) -> set[str]:
+    """Return the words of a command line, with ``--out`` for ``--out=DIR``."""
     return {argument.partition("=")[0] for argument in arguments}
 
 

@@ -6,7 +6,6 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -183,6 +182,7 @@ def main(
     )
     profile = proposal.corpus.profile
     dataset = load_recipe(recipe, DatasetRecipe)
+    # The count needs the model's tokenizer, which only a local folder has.
     rejected: dict[str, int] = {}
     if dataset.model.path:
         rejected = _count_rejected(dataset, recipe, profile.texts)
@@ -208,7 +208,8 @@ def main(
         summary += f"; examples in {proposal.examples}"
     if encoder.exists():
         summary += f"; an encoder to train on the pairs in {encoder}"
-    facts = {**proposal.facts, "encoder": encoder if encoder.exists() else None}
+    encoder_recipe = encoder if encoder.exists() else None
+    facts = {**proposal.facts, "encoder": encoder_recipe}
     cli.print_answer(summary, facts, as_json, [f"sts-dino check {quote(str(recipe))}"])
 
 
@@ -225,9 +226,10 @@ def choose_columns(choices: CorpusChoices, columns: str | None) -> CorpusChoices
 
 
 def _count_rejected(dataset: DatasetRecipe, recipe: Path, texts: Sequence[str]) -> dict[str, int]:
-    """Count the texts that a run of a dataset recipe would pass over, by reason.
+    """Count the texts that a run of a dataset recipe would skip, by reason.
 
-    Raises InputError and removes the file ``recipe`` when the run would pass over all texts.
+    Raises InputError when the run would skip all texts or cannot read the model's tokenizer; the
+    file ``recipe`` is then removed.
     """
     from sts_dino.generation.plan import count_rejected_texts
 
@@ -255,9 +257,10 @@ def propose(
     probes: bool = False,
     payment: Payment | None = None,
 ) -> Proposal:
-    """Write the proposed recipe and its examples, and print the language model in a line.
+    """Write the proposed recipe and its examples, and log the language model in a line.
 
-    An equal recipe may exist already.
+    An equal recipe may exist already. The examples are written to ``NAME.examples.tsv`` beside the
+    recipe; examples of the user in this file stay and are used.
 
     Args:
         location: the corpus, a file or ORG/NAME@REVISION of a Hub.
@@ -311,14 +314,13 @@ def propose(
             section |= {"description": "examples of the corpus's owner", "license": licence}
 
     # Write the recipe and its examples; a probe of the prompts reads both.
-    make_text = partial(
-        format_dataset_recipe, corpus, generator, name, licence, section, choices.limit, labels
-    )
-    text = make_text()
+    fixed_parts = (corpus, generator, name, licence, section, choices.limit, labels)
+    text = format_dataset_recipe(*fixed_parts)
     shipped_examples = None if has_own else words["examples"]
     if probes and has_chat_template(generator.section):
         _write_examples(examples, shipped_examples)
-        text = make_text(choose_prompt(text, recipe, profile.usable - profile.quoted))
+        prompt_choice = choose_prompt(text, recipe, profile.usable - profile.quoted)
+        text = format_dataset_recipe(*fixed_parts, prompt_choice)
     _write_recipe(recipe, text)
     _write_examples(examples, shipped_examples)
     instructions = _describe_instructions(profile, kind, words["name"], examples, has_own)
@@ -326,7 +328,10 @@ def propose(
 
 
 def _require_usable_texts(location: str | Path, profile: "Profile", least: int) -> None:
-    """Raise InputError for fewer than ``least`` usable texts without a quotation mark."""
+    """Raise InputError for fewer than ``least`` usable texts.
+
+    Texts with a quotation mark do not count: a prompt puts the text between quotation marks.
+    """
     usable = profile.usable - profile.quoted
     if usable >= least:
         return
@@ -340,10 +345,10 @@ def _require_usable_texts(location: str | Path, profile: "Profile", least: int) 
 
 
 def _write_examples(path: Path | None, shipped: str | None) -> None:
-    """Write the examples of the project; without a path, or with the user's own, do nothing.
+    """Copy the project's examples to ``path``; do nothing if one of the arguments is None.
 
     Args:
-        path: the file of the prompt's examples, or None.
+        path: the file of the prompt's examples; None: the prompt has no examples.
         shipped: the name of the project's file; None: the examples are the user's.
     """
     from sts_dino.hub.assets import find_asset
@@ -353,8 +358,11 @@ def _write_examples(path: Path | None, shipped: str | None) -> None:
 
 
 def _write_recipe(recipe: Path, text: str) -> None:
-    """Write a dataset recipe. Raises InputError if another one exists."""
-    tree = yaml.load(text, yaml.BaseLoader)  # makes texts only
+    """Write a dataset recipe; an existing file with equal values stays.
+
+    Raises InputError for an invalid recipe, and for an existing file with other values.
+    """
+    tree = yaml.load(text, yaml.BaseLoader)  # it reads every value as text
     validate_recipe(recipe, DatasetRecipe, tree)
     if not recipe.exists():
         write_text(recipe, text)
@@ -369,7 +377,7 @@ def _write_recipe(recipe: Path, text: str) -> None:
 def _describe_instructions(
     profile: "Profile", kind: str | None, language_name: str, examples: Path | None, has_own: bool
 ) -> str:
-    """Describe instructions and examples in a line; a second line tells of passages.
+    """Return a line about instructions and examples, and a second one that warns of passages.
 
     Args:
         profile: the statistics of the corpus.
@@ -462,7 +470,7 @@ def propose_encoder(
         dataset: the dataset's recipe.
         recipe: the file to write.
         location: the dataset's run directory, relative to the recipe's folder.
-        encoder: the base encoder as ``choose_base`` takes it; None: the default of the language.
+        encoder: name, folder or Hub id of the base encoder; None: the default of the language.
         license_id: the licence of the base encoder; None: its card's.
         teacher: the section ``teacher`` of a larger encoder; None: no teacher.
 

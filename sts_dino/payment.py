@@ -47,7 +47,7 @@ class Payment:
 
     @property
     def keys(self) -> dict[str, Any]:
-        """The keys of a recipe's section ``model.server``; none without options."""
+        """The options as keys of a recipe's section ``model.server``; empty without options."""
         keys: dict[str, Any] = {}
         if self.price_in is not None:
             keys[PRICES_KEY] = [self.price_in, self.price_out]
@@ -56,9 +56,9 @@ class Payment:
         return keys
 
     def format_settings(self, model: LanguageModel) -> list[str]:
-        """Return the keys as ``KEY=VALUE`` for ``--set``.
+        """Return the options as ``KEY=VALUE`` for ``--set``; empty without options.
 
-        Raises InputError for a model that is not behind a server.
+        Raises InputError for options with a model that is not behind a server.
         """
         keys = self.keys
         if keys and model.server is None:

@@ -7,7 +7,7 @@ probe costs nothing. ``choose_prompt`` compares the plain prompt with the model'
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 MOST_SENTENCES = 24
 FEWEST_SENTENCES = 8  # a share of fewer pairs means little
 PROBE_SECONDS = 30.0  # of generation, for each kind of prompt
-BATCH_SENTENCES = (4, 8, 12)  # after each part the next one is fitted to the remaining seconds
+# sentences of each part; the next part is shortened if the remaining time is too short for it
+PART_SENTENCES = (4, 8, 12)
 Clock = Callable[[], float]
 Pairs = dict[tuple[str, str], str]  # (source sentence, label) → generated text
 
@@ -117,7 +118,9 @@ def probe_recipe(
     seconds: float = PROBE_SECONDS,
     clock: Clock = time.monotonic,
 ) -> list[PairQuality]:
-    """Return the figures of a recipe's prompt; with ``both`` the plain prompt's and the template's.
+    """Return how well the pairs of a recipe's prompt fit; ``both``: of both kinds of prompt.
+
+    The kinds are the plain prompt and the model's chat template, in this order.
 
     A template that is missing or cannot be used is left out, with a message. The figures are kept
     in the user's folder; known figures are returned without any generation.
@@ -138,12 +141,15 @@ def probe_recipe(
     kinds = [recipe]
     if both:
         kinds = [set_template(recipe, False), set_template(recipe, True)]
+
+    # Known figures are comparable if they are of the same sentences.
     qualities: list[PairQuality] = []
     for kind in kinds:
         quality = find_pair_quality(kind)
         if quality is not None:
             qualities.append(quality)
-    if len(qualities) == len(kinds) and len({quality.corpus for quality in qualities}) == 1:
+    corpora = {quality.corpus for quality in qualities}
+    if len(qualities) == len(kinds) and len(corpora) == 1:
         return qualities
 
     qualities = measure_kinds(kinds, load_engine(kinds[0]), most_sentences, seconds, clock)
@@ -203,10 +209,10 @@ class Trial:
 
 
 def prepare_trials(kinds: Sequence[DatasetRecipe], engine: Any) -> list[Trial]:
-    """Return a trial for each kind of prompt.
+    """Return a trial for each kind of prompt, without texts yet.
 
-    A second kind whose template cannot be used is left out, with a message. Raises InputError for
-    prompts that the model cannot read.
+    A second kind whose template cannot be used is left out, with a message. Raises InputError if
+    the model cannot read the prompts of the first kind.
     """
     from sts_dino.generation.inputs.prompts import ContextRoom, load_prompts
 
@@ -215,6 +221,7 @@ def prepare_trials(kinds: Sequence[DatasetRecipe], engine: Any) -> list[Trial]:
         writer = engine.copy_with_template(kind.model.chat_template)
         prompts = load_prompts(kind)
         try:
+            # Both raise InputError for a template that fails.
             ContextRoom(prompts, writer).count_excess("A sentence.")
             writer.encode(prompts.make_prompt(kind.labels[0], "A sentence.", kind.row_variants[0]))
         except InputError as error:
@@ -236,10 +243,11 @@ def choose_sentences(trial: Trial, most: int, clock: Clock) -> list["SourceSente
 
     recipe = trial.recipe
     source = prepare_pilot_source(recipe, trial.writer, trial.prompts, clock)
-    usable = []
-    for sentence in source.sentences:
-        if not is_in_examples(sentence.text, trial.prompts):
-            usable.append(sentence)
+    usable = [
+        sentence
+        for sentence in source.sentences
+        if not is_in_examples(sentence.text, trial.prompts)
+    ]
     if len(usable) < FEWEST_SENTENCES:
         raise make_shortage(recipe, len(usable))
     return spread(usable, most)
@@ -271,47 +279,47 @@ def generate_texts(
 ) -> None:
     """Generate the texts of the trials, on as many sentences as the time allows.
 
-    All trials get the same sentences, in parts. Raises InputError where the time allows fewer than
+    All trials get the same sentences, in parts. ``seconds``: the time of one trial; reading the
+    shared prefixes is not counted. Raises InputError where the time allows fewer than
     ``FEWEST_SENTENCES``.
     """
     from sts_dino.generation.plan import read_prefixes
 
     for trial in trials:
         read_prefixes(trial.writer, trial.prompts, trial.recipe.variants[0], clock)
-    remaining = seconds * len(trials)
+    allowed_seconds = seconds * len(trials)
+    spent_seconds = 0.0
     position = 0
     total = len(sentences) * len(trials)
     with ProgressBar(total=total, desc="probe", unit="sentence") as bar:
-        for part in BATCH_SENTENCES:
-            # Fit the part to the time that remains.
-            size = min(part, len(sentences) - position)
-            if part == BATCH_SENTENCES[-1]:
-                size = len(sentences) - position
+        for part in PART_SENTENCES:
+            # The last part takes all the other sentences, if the remaining time allows it.
+            unwritten = len(sentences) - position
+            size = unwritten if part == PART_SENTENCES[-1] else min(part, unwritten)
             if position:
-                spent = sum(trial.seconds for trial in trials)
-                size = min(size, int(remaining / (spent / position)))
+                seconds_per_sentence = spent_seconds / position
+                size = min(size, int((allowed_seconds - spent_seconds) / seconds_per_sentence))
             if size <= 0:
                 break
             for trial in trials:
-                spent_here = write_part(trial, sentences[position : position + size], clock)
-                remaining -= spent_here
+                write_part(trial, sentences[position : position + size], clock)
                 bar.update(size)
+            spent_seconds = sum(trial.seconds for trial in trials)
             position += size
         bar.total = bar.n
     if position < FEWEST_SENTENCES:
-        spent = seconds * len(trials) - remaining
         raise InputError(
             "probe",
-            f"{position} sentences took {spent:.0f} s: this model is slow",
-            allowed=f"{FEWEST_SENTENCES} sentences in {seconds * len(trials):.0f} s",
+            f"{position} sentences took {spent_seconds:.0f} s: this model is slow",
+            allowed=f"{FEWEST_SENTENCES} sentences in {allowed_seconds:.0f} s",
             hint="sts-dino probe RECIPE --seconds 300",
         )
 
 
-def write_part(trial: Trial, sentences: Sequence["SourceSentence"], clock: Clock) -> float:
-    """Generate the texts of some sentences as a run would; return the seconds that it takes.
+def write_part(trial: Trial, sentences: Sequence["SourceSentence"], clock: Clock) -> None:
+    """Generate the texts of some sentences as a run would; add texts and seconds to the trial.
 
-    Of several kept texts of a sentence and a label the first one counts.
+    Of several texts of a sentence and a label, the first that passes the filters is taken.
     """
     from sts_dino.generation.rows.attempts import write_shards
     from sts_dino.generation.rows.filters import filter_rows
@@ -319,21 +327,20 @@ def write_part(trial: Trial, sentences: Sequence["SourceSentence"], clock: Clock
     recipe = trial.recipe
     started = clock()
     variant = recipe.variants[0]
+    # All sentences are one shard; its progress is not reported.
     shards = write_shards(trial.writer, trial.prompts, recipe, [sentences], lambda _: None, variant)
-    ((raw, _),) = shards
-    kept, _ = filter_rows(raw, recipe)
-    for row in kept:
+    (shard,) = shards
+    filtered, _ = filter_rows(shard.raw, recipe)
+    for row in filtered:
         trial.pairs.setdefault((row["text1"], row["target"]), row["text2"])
     trial.sentences += [sentence.text for sentence in sentences]
-    spent_here = clock() - started
-    trial.seconds += spent_here
-    return spent_here
+    trial.seconds += clock() - started
 
 
 def score_trial(trial: Trial, corpus: str) -> PairQuality:
-    """Return the figures of a trial: whether the judge gives each pair its label.
+    """Return how well the pairs of a trial fit: whether the judge gives each pair its label.
 
-    Raises InputError where no text passed the filters.
+    corpus: the name of the source sentences. Raises InputError where no text passed the filters.
     """
     import numpy as np
 
@@ -354,7 +361,7 @@ def score_trial(trial: Trial, corpus: str) -> PairQuality:
     judge = get_default_judge(recipe.language)
     encoder = load_encoder(str(require_packaged_encoder(judge)))
 
-    # As sts-dino fidelity does
+    # Each pair fits or not, as sts-dino fidelity decides it; the most similar label comes first
     labels: list[Label] = sorted(recipe.written_labels, key=lambda label: -(label.score or 0.0))
     score_of = {label.name: label.score or 0.0 for label in labels}
     scores = np.array([score_of[label] for _, label in trial.pairs])
@@ -362,16 +369,7 @@ def score_trial(trial: Trial, corpus: str) -> PairQuality:
     cosines = compute_text_cosines(encoder, first, list(trial.pairs.values()))
     fits = dict(zip(trial.pairs, find_fitting_pairs(scores, np.asarray(cosines)), strict=True))
 
-    outcomes: dict[str, str] = {}
-    for label in labels:
-        marks = ""
-        for sentence in trial.sentences:
-            key = (sentence, label.name)
-            if key not in fits:
-                marks += REJECTED
-            else:
-                marks += FITS if fits[key] else FITS_ANOTHER
-        outcomes[label.name] = marks
+    outcomes = {label.name: mark_sentences(trial.sentences, label.name, fits) for label in labels}
     return PairQuality(
         model=name_model(recipe.model),
         dtype=recipe.model.dtype,
@@ -384,10 +382,28 @@ def score_trial(trial: Trial, corpus: str) -> PairQuality:
     )
 
 
+def mark_sentences(
+    sentences: Sequence[str], label: str, fits: Mapping[tuple[str, str], bool]
+) -> str:
+    """Return one mark for each sentence, in order: whether its pair of a label fits.
+
+    fits: (sentence, label) → whether the pair fits; the pair of a rejected text is missing.
+    """
+    marks = ""
+    for sentence in sentences:
+        if (sentence, label) not in fits:
+            marks += REJECTED
+        else:
+            marks += FITS if fits[sentence, label] else FITS_ANOTHER
+    return marks
+
+
 def describe_corpus(recipe: DatasetRecipe) -> str:
-    """Return the name of a recipe's source sentences."""
+    """Return the name of a recipe's source sentences: of its file, or of its Hub dataset."""
     source = recipe.source
-    return Path(source.path).name if source.path else source.repo_id or "the model itself"
+    if source.path:
+        return Path(source.path).name
+    return source.repo_id or "the model itself"
 
 
 @dataclass(frozen=True)
@@ -399,11 +415,11 @@ class PromptChoice:
 
 
 def compare_prompts(plain: PairQuality, chat: PairQuality) -> PromptChoice:
-    """Propose the chat template where significantly more of its pairs fit.
+    """Propose the chat template if significantly more of its pairs fit, else the plain prompt.
 
     The test is McNemar's, on the pairs of the same sentences. A rejected text counts as a pair that
-    does not fit. The plain prompt stays without a significant difference: its downstream gain is
-    measured (docs/better_pairs.md).
+    does not fit. The plain prompt is the default because its downstream gain is measured
+    (docs/better_pairs.md).
     """
     import numpy as np
 
@@ -414,6 +430,7 @@ def compare_prompts(plain: PairQuality, chat: PairQuality) -> PromptChoice:
     for quality in (plain, chat):
         marks = "".join(quality.outcomes.values())
         right.append(np.array([float(mark == FITS) for mark in marks]))
+    # A pair is right if it fits: the expected outcome of each is 1.
     gold = np.ones(len(right[0]))
     p = compute_mcnemar(Outcomes(gold, right[0]), Outcomes(gold, right[1])).p
     is_better = chat.count_fitting() > plain.count_fitting() and p < SIGNIFICANCE_LEVEL
@@ -468,9 +485,9 @@ def choose_prompt(text: str, recipe_path: Path, usable: int) -> PromptChoice | N
 
 
 def find_both(recipe: DatasetRecipe) -> tuple[PairQuality, PairQuality] | None:
-    """Return known figures of the plain prompt and of the template on the same sentences.
+    """Return known figures of the plain prompt and of the template, on the same sentences.
 
-    Shipped figures of the model in this language count for any kind of text.
+    Shipped figures of the model in this language count for any corpus. None: there are none.
     """
     plain = find_pair_quality(set_template(recipe, False))
     chat = find_pair_quality(set_template(recipe, True))
@@ -492,7 +509,7 @@ def find_both(recipe: DatasetRecipe) -> tuple[PairQuality, PairQuality] | None:
 def report_probe(recipe_path: Path, recipe: DatasetRecipe, may_generate: bool = True) -> None:
     """Log how well the pairs of a recipe's model and prompts fit; probe them if that is not known.
 
-    A recipe that cannot be probed gets a line with the reason, but for the built-in model.
+    For a recipe that cannot be probed, the reason is logged; for the built-in model, nothing.
 
     Args:
         recipe_path: the recipe file.

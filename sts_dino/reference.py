@@ -86,7 +86,10 @@ def make_files() -> dict[Path, str]:
 
 
 def make_recipe_page() -> str:
-    """Make the recipes' reference in Markdown: a part for each section, a row for each key."""
+    """Make the recipes' reference in Markdown: a part for each section, a row for each key.
+
+    A section that both kinds of recipe have is described once.
+    """
     parts = [RECIPE_HEAD]
     described: set[type[BaseModel]] = set()
     for recipe in RECIPES:
@@ -131,7 +134,7 @@ def _list_sections(model: type[BaseModel], prefix: str = "") -> list[Section]:
 def _find_models(
     annotation: Any, is_repeated: bool = False
 ) -> Iterator[tuple[type[BaseModel], bool]]:
-    """Yield each model that an annotation names, and whether it is an item of a list."""
+    """Yield each model that a type annotation names, and whether it is an item of a tuple."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation, is_repeated
     origin = get_origin(annotation)
@@ -191,6 +194,7 @@ def read_key_comments(model: type[BaseModel]) -> dict[str, str]:
         for node in body.body:
             if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
                 continue
+            # Line numbers start at 1, so the line above ``first`` has the index ``first - 2``.
             first = node.lineno
             while source_lines[first - 2].lstrip().startswith("#"):
                 first -= 1
@@ -245,7 +249,10 @@ def make_schema() -> str:
 
 
 def _allow_scalars(field: dict[str, Any]) -> None:
-    """Allow every scalar in a mapping to text: a recipe reads it as text."""
+    """Allow numbers and booleans as values of a mapping to text: a recipe reads them as text.
+
+    field: the schema of a key, which is changed in place.
+    """
     for alternative in [field, *field.get("anyOf", ())]:
         if alternative.get("additionalProperties") == {"type": "string"}:
             alternative["additionalProperties"] = {"type": ["string", "number", "boolean"]}
@@ -258,6 +265,7 @@ def make_api_page() -> str:
         is_own = inspect.isfunction(function) and function.__module__ == api.__name__
         if not is_own or name.startswith("_"):
             continue
+        # The signature ends where the docstring begins.
         source = inspect.getsource(function)
         signature = source.partition(':\n    """')[0].replace("def ", "api.", 1)
         prose = _read_docstring(function)

@@ -186,9 +186,10 @@ class Report(Frozen):
         """Return a confusion table in percent of a column, with the number of rows below."""
         counts = np.array(agreement.counts)
         totals = counts.sum(axis=0).tolist()
-        rows: list[list[object]] = []
-        for label, row in zip(self.meanings, agreement.counts, strict=True):
-            rows.append([format_code(label), *map(_format_percentage, row, totals)])
+        rows: list[list[object]] = [
+            [format_code(label), *map(_format_percentage, row, totals)]
+            for label, row in zip(self.meanings, agreement.counts, strict=True)
+        ]
         header = ["human ↓ generator →", *map(format_code, self.meanings)]
         return format_table(header, [*rows, ["rows", *totals]])
 

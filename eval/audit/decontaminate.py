@@ -439,9 +439,10 @@ def _count_dropped(original: Manifest, counter: MatchCounter) -> Dropped:
     ledger = counter.make_ledger()
     rows: dict[str, dict[str, SplitRows]] = {}
     for config, reasons_of_split in counter.drop_reasons.items():
-        rows[config] = {}
-        for split, reasons in reasons_of_split.items():
-            rows[config][split] = _count_split(reasons, counter.kinds)
+        rows[config] = {
+            split: _count_split(reasons, counter.kinds)
+            for split, reasons in reasons_of_split.items()
+        }
     return Dropped(
         dataset=Origin(
             name=original.name, version=original.version, fingerprint=original.fingerprint
@@ -460,9 +461,9 @@ def _count_split(reasons: NDArray[np.int8], kinds: Sequence[MatchKind]) -> Split
 
     reasons: a number for each row, as in ``DropReasons``.
     """
-    dropped: dict[str, int] = {}
-    for kind in kinds:
-        dropped[kind] = int((reasons == 1 + MATCH_KINDS.index(kind)).sum())
+    dropped: dict[str, int] = {
+        kind: int((reasons == 1 + MATCH_KINDS.index(kind)).sum()) for kind in kinds
+    }
     return SplitRows(kept=int((reasons == 0).sum()), dropped=dropped)
 
 
@@ -474,9 +475,10 @@ def _make_manifest(
     Its counts are the generation's, except that ``splits`` counts the kept rows.
     """
     inputs = {**original.inputs, DROPPED_ROWS_INPUT: dropped.compute_digest()}
-    split_rows: dict[str, dict[str, int]] = {}
-    for config, splits in dropped.rows.items():
-        split_rows[config] = {split: rows.kept for split, rows in splits.items()}
+    split_rows = {
+        config: {split: rows.kept for split, rows in splits.items()}
+        for config, splits in dropped.rows.items()
+    }
     commands = [original.provenance.get("command"), command_line]
     changes = {
         "name": recipe.name,

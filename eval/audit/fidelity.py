@@ -101,10 +101,11 @@ def draw_pairs(rows: DatasetRows, count: int, seed: int) -> tuple["pandas.DataFr
     largest_drawn = hashes[min(count, len(hashes)) - 1]
 
     # Keep their pairs
-    drawn = []
-    for pair in _read_generated_pairs(rows):
-        if _hash_text(pair[0], seed) <= largest_drawn:
-            drawn.append(pair)
+    drawn = [
+        (first, second, label)
+        for first, second, label in _read_generated_pairs(rows)
+        if _hash_text(first, seed) <= largest_drawn
+    ]
     return pandas.DataFrame(drawn, columns=[*PAIR_COLUMNS]), len(hashes)
 
 
@@ -283,30 +284,33 @@ def main(
 
       sts-dino fidelity artifacts/datasets/sts-dino-x2 --encoder DIR --nli DIR
     """
-    # Choose the judge and draw the pairs of every run, before a model is loaded
+    # Check every run, and choose the judge. All runs have one judge: for a run in another language
+    # than English, the multilingual one.
     manifests = [require_complete(directory) for directory in runs]
     recipes = [load_recipe(directory / RECIPE, DatasetRecipe) for directory in runs]
-    other_languages = [recipe.language for recipe in recipes if recipe.language != "en"]
-    default_judge = get_default_judge(other_languages[0] if other_languages else "en")
+    languages = [recipe.language for recipe in recipes if recipe.language != "en"]
+    default_judge = get_default_judge([*languages, "en"][0])
     if encoder:
         judge_location = find_local_encoder(encoder) or encoder
     else:
         judge_location = str(require_packaged_encoder(default_judge, OTHER_JUDGE_HINT))
     require_model(judge_location)
+
+    # Draw the pairs of every run, before a model is loaded
     samples: list[Drawn] = []
     for directory, manifest in zip(runs, manifests, strict=True):
         rows = find_rows(str(directory), config)
         pairs, sources = draw_pairs(rows, source_sentences, seed)
         samples.append(Drawn(directory, manifest, rows.config, pairs, sources))
 
-    # Load the models, and measure every run
+    # Load the models
     command.silence_transformers()
     judge = load_encoder(judge_location)
-    judges = Judges(
-        encoder=judge,
-        name=judge.name if encoder else default_judge,
-        nli=load_nli_model(nli, nli_labels) if nli else None,
-    )
+    judge_name = judge.name if encoder else default_judge
+    nli_model = load_nli_model(nli, nli_labels) if nli else None
+    judges = Judges(judge, judge_name, nli_model)
+
+    # Measure every run; a run's document is written before the next one is measured
     documents: list[Fidelity] = []
     for sample, recipe in zip(samples, recipes, strict=True):
         fidelity = _measure_run(sample, recipe, judges, seed, annotations)

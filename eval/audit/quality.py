@@ -111,9 +111,9 @@ def _list_records(frame: pandas.DataFrame) -> Any:
 
 def _format_frame(frame: pandas.DataFrame, first: str) -> Markdown:
     """Return a table as Markdown; ``first`` is the header of the column of row names."""
-    rows = []
-    for label, *cells in frame.itertuples():
-        rows.append([format_code(str(label)), *map(_format_cell, cells)])
+    rows = [
+        [format_code(str(label)), *map(_format_cell, cells)] for label, *cells in frame.itertuples()
+    ]
     return format_table([first, *frame.columns], rows)
 
 
@@ -273,10 +273,11 @@ def measure_quality(
     # Make the tables; the NLI model's classes are no numbers, and have a table of their own
     columns = {name: _describe_column(name, texts, distinct[name]) for name in rows.columns}
     repeats = {kind: _count_repeats(kind, texts, rows.columns) for kind in ("exact", "normal")}
-    by_label = {}
-    for name in measures:
-        if name in pairs and pairs[name].dtype.kind == "f":
-            by_label[name] = _describe_by_label(name, pairs)
+    by_label = {
+        name: _describe_by_label(name, pairs)
+        for name in measures
+        if name in pairs and pairs[name].dtype.kind == "f"
+    }
     return Quality(
         facts=_describe_measurement(rows, len(texts), seed, encoder, nli),
         texts=pandas.DataFrame(columns, dtype=object).T,

@@ -398,10 +398,10 @@ class Survey:
 
     def read_answers(self) -> dict[str, dict[int, str]]:
         """Return annotator → row → label of the drawn rows, in the order of the questions."""
-        answers: dict[str, dict[int, str]] = {}
-        for annotator, labels in self.store.read_answers().items():
-            answers[annotator] = {row: labels[row] for row in self.rows if row in labels}
-        return answers
+        return {
+            annotator: {row: labels[row] for row in self.rows if row in labels}
+            for annotator, labels in self.store.read_answers().items()
+        }
 
     def find_next_open(self, annotator: str) -> int:
         """Return the position of the annotator's first open question, else ``len(rows)``."""

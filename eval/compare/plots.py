@@ -87,26 +87,28 @@ def draw_plots(comparison: Comparison) -> dict[str, Plot]:
 
 def _draw_scores(comparison: Comparison, figure: Figure, axes: Axes) -> None:
     """Draw a group of bars for each measurement: a bar and an interval for each scored model."""
-    # Draw the groups from top to bottom, one unit of height each
+    # Draw the groups from top to bottom; the middle of a group has its number as height
     models = comparison.models
     rows = comparison.rows
     lowest = 0.0
     for group, row in enumerate(rows):
-        present = [index for index, model in enumerate(models) if model in row.scores]
-        for position, index in enumerate(present):
-            # The bars of the models that have a score stand around the group's middle
-            middle = group + (position - (len(present) - 1) / 2) * GROUP_SHARE / len(models)
+        scored = [index for index, model in enumerate(models) if model in row.scores]
+        for position, index in enumerate(scored):
+            # The bars of the models with a score stand evenly around the group's middle
+            bars_from_middle = position - (len(scored) - 1) / 2
+            height = group + bars_from_middle * GROUP_SHARE / len(models)
             score = row.scores[models[index]]
             low, high = score.interval() or (score.main_score, score.main_score)
             lowest = min(lowest, low * 1.05)  # a margin for negative scores
-            axes.barh(middle, score.main_score, BAR_SHARE / len(models), **_choose_look(index))
+            axes.barh(height, score.main_score, BAR_SHARE / len(models), **_choose_look(index))
             axes.plot(
-                [low, high], [middle, middle], color="black", linewidth=1.2, solid_capstyle="butt"
+                [low, high], [height, height], color="black", linewidth=1.2, solid_capstyle="butt"
             )
-            number = f"{score.main_score:.2f}"
-            axes.text(max(high, 0) + 0.8, middle, number, va="center", fontsize=8)
+            axes.text(
+                max(high, 0) + 0.8, height, f"{score.main_score:.2f}", va="center", fontsize=8
+            )
 
-    # Label the axes; scores end at 100, and their numbers stand to the right of the bars
+    # Label the axes; scores end at 100, and their numbers need room to the right
     axes.grid(visible=False, axis="y")
     axes.set_yticks(range(len(rows)), _name_measurements([row.measurement for row in rows]))
     axes.set(xlabel="score x 100, 95 % interval", xlim=(lowest, 110), ylim=(len(rows) - 0.5, -0.5))

@@ -142,9 +142,9 @@ def compare_evaluations(evaluations: Sequence[FinishedEvaluation]) -> Comparison
     settings = all_settings.pop() if len(all_settings) == 1 else EvaluationSettings()
 
     # Verdicts are collected by pair of models: p-values are adjusted over the tasks of a pair
-    verdicts: dict[tuple[str, str], list[Verdict]] = {}
-    for pair in combinations(by_label, 2):
-        verdicts[pair] = []
+    verdicts: dict[tuple[str, str], list[Verdict]] = {
+        pair: [] for pair in combinations(by_label, 2)
+    }
     for row in rows:
         for verdict in _make_verdicts(row, by_label, settings):
             verdicts[verdict.first, verdict.second].append(verdict)
@@ -287,10 +287,11 @@ def _list_average_rows(
     # Average → the measurements of the first model with this average
     first_measurements: dict[str, frozenset[Measurement]] = {}
     for label, evaluation in evaluations.items():
-        measurements: dict[str, Measurement] = {}
-        for row in rows:
-            if label in row.scores and row.measurement.split in ("test", "all"):
-                measurements[row.measurement.task] = row.measurement
+        measurements = {
+            row.measurement.task: row.measurement
+            for row in rows
+            if label in row.scores and row.measurement.split in ("test", "all")
+        }
         for average in evaluation.results.averages:
             parts = frozenset(measurements[task] for task in average.tasks if task in measurements)
             average_row = average_rows.setdefault(average.name, AverageRow(average, {}))

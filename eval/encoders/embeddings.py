@@ -189,11 +189,11 @@ class Embeddings:
         query = f"SELECT * FROM embeddings WHERE text IN ({placeholders})"  # noqa: S608 - "?" only
         with self._open_transaction() as table:
             rows = table.execute(query, hashes).fetchall()
-        vectors = {}
-        for text_hash, vector, crc32 in rows:
-            if zlib.crc32(vector) == crc32:
-                vectors[text_hash] = np.frombuffer(vector, "<f4")
-        return vectors
+        return {
+            text_hash: np.frombuffer(vector, "<f4")
+            for text_hash, vector, crc32 in rows
+            if zlib.crc32(vector) == crc32
+        }
 
     def _encode_blocks(self, texts: list[str]) -> None:
         """Encode texts in their order, and store their vectors block by block.

@@ -204,9 +204,9 @@ def describe_data(task: AbsTask, rows: Rows | None) -> DataVersion:
     """Return the version of a task's data: the hash of local rows, else ORG/NAME@REVISION."""
     if rows is not None:
         return DataVersion(rows.sha256)
-    revisions = []
-    for part in _list_parts(task):
-        revisions.append(f"{part.metadata.dataset['path']}@{part.metadata.revision}")
+    revisions = [
+        f"{part.metadata.dataset['path']}@{part.metadata.revision}" for part in _list_parts(task)
+    ]
     return DataVersion(None, ", ".join(revisions))
 
 

@@ -90,9 +90,9 @@ def _measure_over_seeds(
     # Train and score with every seed
     runs = [run(data.task, sets, scored, seed) for seed in seeds]
     scores = [seed_run.score for seed_run in runs]
-    other = {}
-    for name in runs[0].other:
-        other[name] = float(np.mean([seed_run.other[name] for seed_run in runs]))
+    other = {
+        name: float(np.mean([seed_run.other[name] for seed_run in runs])) for name in runs[0].other
+    }
     if len(seeds) > 1:
         other["sd_over_seeds"] = float(np.std(scores, ddof=1))
     return Measured(

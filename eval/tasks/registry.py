@@ -4,10 +4,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
 
-from sts_dino.eval.tasks.sts import ORIGINALS, REGRESSIONS, SENTEVAL_DATA, YEARS
-from sts_dino.eval.tasks.sts import TASKS as STS_TASKS
+from sts_dino.eval.tasks.papers import (
+    MODES,
+    ORIGINALS,
+    PROBING,
+    REGRESSIONS,
+    SENTEVAL_DATA,
+    STS_TASKS,
+    TRANSFER,
+    VALIDATION,
+    YEARS,
+)
 from sts_dino.eval.tasks.task import DataSet, Task
-from sts_dino.eval.tasks.transfer import MODES, PROBING, TRANSFER, VALIDATION
 from sts_dino.hub.contract.results import Average, TaskScore
 from sts_dino.hub.errors import InputError, suggest_choice
 
@@ -42,11 +50,9 @@ def _group_tasks() -> dict[str, tuple[Task, ...]]:
         groups.setdefault(task.group, []).append(task)
 
     # The papers score STS12-16 in SentEval's text form only
-    of_papers = []
-    for task in _DECLARED:
-        if task.group in _PAPERS and "-original/" not in task.name:
-            of_papers.append(task)
-    groups["papers"] = of_papers
+    groups["papers"] = [
+        task for task in _DECLARED if task.group in _PAPERS and "-original/" not in task.name
+    ]
     return {name: tuple(tasks) for name, tasks in groups.items()}
 
 

@@ -65,10 +65,10 @@ class DataSet:
 
 def make_parts(folder: str, files: Mapping[str, Sequence[str]], reader: Reader) -> dict[str, Part]:
     """Make split → ``Part`` from ``files``, split → file names in ``folder``, with one reader."""
-    parts = {}
-    for split, names in files.items():
-        parts[split] = Part(tuple(f"{folder}/{name}" for name in names), reader)
-    return parts
+    return {
+        split: Part(tuple(f"{folder}/{name}" for name in names), reader)
+        for split, names in files.items()
+    }
 
 
 Metric = Literal["spearman", "pearson", "accuracy", "f1", "ndcg@10", "recall@10"]

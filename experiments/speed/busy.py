@@ -90,18 +90,18 @@ def main(
     for name, way_usages in usages.items():
         cpu_seconds = [usage.cpu_seconds for usage in way_usages]
         seconds = [usage.seconds for usage in way_usages]
-        ratio = compute_ratios(cpu_seconds, quiet_cpu_seconds)
-        summary[name] = {
+        spreads = {
             "cpu_seconds": compute_spread(cpu_seconds),
-            "cpu_ratio": ratio,
+            "cpu_ratio": compute_ratios(cpu_seconds, quiet_cpu_seconds),
             "seconds": compute_spread(seconds),
             "seconds_ratio": compute_ratios(seconds, quiet_seconds),
         }
-        numbers = summary[name]["cpu_seconds"], ratio, summary[name]["seconds"]
-        cells = [
-            f"{spread['median']:g} ({spread['low']:g}-{spread['high']:g})" for spread in numbers
-        ]
-        rows.append([name, *cells])
+        summary[name] = spreads
+        row = [name]
+        for column in ("cpu_seconds", "cpu_ratio", "seconds"):
+            spread = spreads[column]
+            row.append(f"{spread['median']:g} ({spread['low']:g}-{spread['high']:g})")
+        rows.append(row)
     print(format_table(["way", "CPU seconds", "to one quiet thread", "seconds"], rows))
     results = {"sentences": sentences, "rounds": rounds, "ways": summary, "trials": usages}
     write_results(out, results, ("torch", "transformers"))
@@ -109,7 +109,7 @@ def main(
 
 @contextmanager
 def keep_machine_busy(processes: int) -> Iterator[None]:
-    """Run endless loops in so many other processes for the duration of a block."""
+    """Run endless loops in ``processes`` other processes for the duration of a block."""
     loops = [
         subprocess.Popen([sys.executable, "-c", ENDLESS_LOOP])  # noqa: S603 - fixed words
         for _ in range(processes)

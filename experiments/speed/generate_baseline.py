@@ -115,9 +115,10 @@ class Generator:
         return [completions[index] for index in range(len(requests))]
 
     def _iter_batches(self, requests: Sequence[Request], rows: int) -> Iterator[list[int]]:
-        """Yield the positions of the requests of each call.
+        """Yield the positions of the requests of each call of ``generate()``.
 
-        Batches of one width are equally large, but for rounding.
+        Requests of a call have equally many counter-prompts. Calls of one such number are equally
+        large, but for rounding, and have at most ``rows`` model rows.
         """
         by_width = dict[int, list[int]]()
         for index, request in enumerate(requests):
@@ -136,7 +137,7 @@ class Generator:
         width = 1 + len(batch[0].counter_prompts)
         prompts = list[str]()
         for row in range(width):
-            prompts += [(request.prompt, *request.counter_prompts)[row] for request in batch]
+            prompts += [request.prompts[row] for request in batch]
         inputs = self.tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left")
         inputs = inputs.to(self.model.device)
 
@@ -153,7 +154,7 @@ class Generator:
             input_ids=inputs.input_ids,
             attention_mask=inputs.attention_mask,
             max_new_tokens=settings.max_new_tokens,
-            do_sample=False,  # decides nothing: one token is left
+            do_sample=False,  # ``TiedDraw`` leaves one token, which either choice takes
             temperature=1.0,
             top_k=0,
             top_p=1.0,
@@ -163,10 +164,10 @@ class Generator:
             stopping_criteria=StoppingCriteriaList([StopTokens(self.stops)]),
         )
         generated = tokens[: len(batch), inputs.input_ids.shape[1] :].tolist()
-        return [self._finish(row) for row in generated]
+        return [self._make_completion(row) for row in generated]
 
-    def _finish(self, tokens: list[int]) -> Completion:
-        """Return the text up to its first stop, judged as the engine judges it."""
+    def _make_completion(self, tokens: list[int]) -> Completion:
+        """Return the text up to its first stop token, and its problem as the engine names it."""
         stops = [index for index, token in enumerate(tokens) if self.stops[token]]
         last = stops[0] if stops else len(tokens) - 1
         decoded = self.tokenizer.decode(

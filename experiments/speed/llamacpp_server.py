@@ -21,8 +21,8 @@ import typer
 from sts_dino.hub.errors import InputError, RunError
 
 DEFAULT_SLOTS = 32
-CONTEXT_TOKENS = 512  # tokens
-_END_SECONDS = 20.0
+CONTEXT_TOKENS = 512  # of a prompt and its text
+_END_SECONDS = 20.0  # a server that takes longer to end is killed
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def _stop_server(child: "subprocess.Popen[str]") -> None:
     """Close the server's pipes and wait for its end."""
     for pipe in (child.stdin, child.stdout):
         if pipe is not None:
-            pipe.close()  # of its standard input the child hears even when this process is killed
+            pipe.close()  # The end of its standard input ends the server.
     try:
         child.wait(_END_SECONDS)
     except subprocess.TimeoutExpired:

@@ -240,15 +240,23 @@ def run_case(
 ) -> dict[str, list[Result]]:
     """Return the results of every way of a case that can run here, one for each round.
 
-    ``scale``: factor on the numbers of source sentences.
+    Args:
+        case: the case.
+        model: the folder of its language model.
+        gguf: the file of the same model for llama.cpp.
+        device: ``cpu`` or ``cuda``.
+        rounds: the number of rounds.
+        scale: factor on the numbers of source sentences.
+        run_fresh: calls a function in a fresh process.
     """
+    counts = {name: max(1, round(scale * count)) for name, count in case.counts.items()}
 
     def run_trial(way_and_dtype: str, number: int) -> Result:
         """Do one way of the case in a fresh process, in round ``number``."""
         way, dtype = way_and_dtype.split()
-        count = max(1, round(scale * case.counts[way_and_dtype]))
-        start = number * max(case.counts.values())
-        trial = Trial(case, way, dtype, count, start, model, gguf, device)
+        # Each round begins behind the sentences of all ways in the round before.
+        start = number * max(counts.values())
+        trial = Trial(case, way, dtype, counts[way_and_dtype], start, model, gguf, device)
         return run_fresh(measure, trial)
 
     return run_interleaved(list_ways(case, gguf), rounds, run_trial)
@@ -298,17 +306,20 @@ def format_results(results: dict[str, dict[str, Any]]) -> str:
 def compute_figures(runs: dict[str, list[Result]], device: str) -> dict[str, dict[str, Any]]:
     """Compute the figures of each way.
 
-    rate: accepted texts per second; speedup: over the first way; peak memory; same_texts: share of
-    texts that equal those of the first way.
+    ``rate``: accepted texts per second. ``speedup``: over the first way. ``peak_mb`` and
+    ``whole_mb``: the largest of all rounds. ``tokens``: computed for a text, and the fewest.
+    ``same_texts``: share of texts that equal those of the first way. ``seconds``: by round.
     """
+    # CPU seconds do not show what a GPU, or threads side by side, save.
     first = next(iter(runs))
     uses_wall_clock = device != "cpu" or first.startswith(SIDE_BY_SIDE)
+    clock = "wall_s" if uses_wall_clock else "cpu_s"
     seconds = dict[str, list[float]]()
     rates = dict[str, list[float]]()
     for way, results in runs.items():
-        seconds[way] = [run.usage.wall_s if uses_wall_clock else run.usage.cpu_s for run in results]
-        accepted = [run.accepted for run in results]
-        rates[way] = [n / s for n, s in zip(accepted, seconds[way], strict=True)]
+        seconds[way] = [getattr(run.usage, clock) for run in results]
+        pairs = zip(results, seconds[way], strict=True)
+        rates[way] = [run.accepted / run_seconds for run, run_seconds in pairs]
 
     figures = {}
     for way, results in runs.items():
@@ -364,9 +375,9 @@ def make_requests(trial: Trial) -> tuple[list[Any], tuple[str, ...], Any]:
 
 
 def choose_sentences(trial: Trial) -> list[str]:
-    """Return a trial's source sentences: distinct sentences of the demo in a mixed order.
+    """Return a trial's source sentences: those of the demo, ordered by their hash.
 
-    When all are used, they come again with a number.
+    When all are used, they follow again with the number of the turn at their end.
     """
     sentences = []
     for line in SENTENCES.read_text(encoding="utf-8").splitlines()[1:]:
@@ -383,13 +394,13 @@ def choose_sentences(trial: Trial) -> list[str]:
 
 
 def measure(trial: Trial) -> Result:
-    """Load the model, generate one short text, then do the work once and measure it."""
+    """Load the model of a trial, do its work once, and measure the work."""
     use_one_thread()
     if trial.case.loads:
         return measure_load(trial)
     requests, prefixes, settings = make_requests(trial)
     with load_way(trial) as way:
-        # this call pays for everything that is set up once
+        # A short text first, which sets up everything that is set up once.
         way.generate(requests[-1:], (), settings.model_copy(update={"max_new_tokens": 2}))
         is_engine = trial.way == "engine"
         if is_engine:
@@ -409,18 +420,21 @@ def measure(trial: Trial) -> Result:
 
 
 def measure_usage(process: psutil.Process, work: Callable[[], Any]) -> tuple[Any, Usage]:
-    """Do the work once. Return its result, and the time and memory of the process."""
+    """Do the work once. Return its result, and the time and memory of ``process``.
+
+    CPU seconds are those of user and system, the first two fields of ``cpu_times``.
+    """
     loaded_mb = process.memory_info().rss / 2**20
     # Writing 5 resets the kernel's record of the peak (man 5 proc).
     Path(f"/proc/{process.pid}/clear_refs").write_text("5", encoding="ascii")
-    cpu = sum(process.cpu_times()[:2])
-    wall = time.perf_counter()
+    cpu_start = sum(process.cpu_times()[:2])
+    wall_start = time.perf_counter()
     result = work()
-    cpu = sum(process.cpu_times()[:2]) - cpu
-    wall = time.perf_counter() - wall
+    cpu_s = sum(process.cpu_times()[:2]) - cpu_start
+    wall_s = time.perf_counter() - wall_start
     _join_copies()
-    peak = _read_peak_mb(process)
-    return result, Usage(cpu, wall, round(peak - loaded_mb, 1), round(peak))
+    peak_mb = _read_peak_mb(process)
+    return result, Usage(cpu_s, wall_s, round(peak_mb - loaded_mb, 1), round(peak_mb))
 
 
 def count_tokens(engine: Any, requests: list[Any], completions: list[Any]) -> tuple[int, int]:
@@ -432,6 +446,7 @@ def count_tokens(engine: Any, requests: list[Any], completions: list[Any]) -> tu
     prompts = set[Any]()
     for request, completion in zip(requests, completions, strict=True):
         prompts |= {engine.encode(prompt) for prompt in request.prompts}
+        # The closing quotation mark is not computed: 1 token less.
         whole_length = len(engine.encode(f'{request.prompt}{completion.text}"'))
         length = whole_length - len(engine.encode(request.prompt)) - 1
         fewest += max(0, length) * len(request.prompts)
@@ -455,8 +470,10 @@ def measure_load(trial: Trial) -> Result:
     model = LanguageModel.model_validate(fields)
     with TemporaryDirectory(dir=trial.gguf.parent) as folder:
         os.environ[HOME_VARIABLE] = folder  # for the copies of weights
+        # Without proven architectures, transformers reads the file itself.
         if trial.way == "transformers":
             gguf_file.PROVEN.clear()
+        # The second load finds the copy that the first one writes.
         if trial.way == "second":
             load_model(model)
             _join_copies()
@@ -519,8 +536,8 @@ def _choose_engine_work(trial: Trial, writer: Any, workers: int) -> Callable[...
     """Return the function that does a trial's work with the engine."""
 
     def generate(requests: list[Any], prefixes: tuple[str, ...], settings: Any) -> list[Any]:
-        """Generate in one call, in shards, or multiply only."""
-        # without prefixes: the short text before the clock starts
+        """Do the trial's work: generate in one call or in shards, or multiply only."""
+        # The short text of ``measure``, before the clock starts, has no prefixes.
         if trial.way.startswith("shards-") and prefixes:
             return generate_shards(writer, trial, int(trial.way.removeprefix("shards-")))
         if trial.way.startswith("products-"):
@@ -552,10 +569,11 @@ def compute_products(model: Any, workers: int, count: int) -> list[Any]:
     """Multiply by the widest layer ``count`` times in each thread; a product counts as a text."""
     import torch
 
-    layers = []
-    for name, layer in model.named_modules():
-        if ".layers.0." in name and hasattr(layer, "out_features"):
-            layers.append(layer)
+    layers = [
+        layer
+        for name, layer in model.named_modules()
+        if ".layers.0." in name and hasattr(layer, "out_features")
+    ]
     widest = max(layers, key=lambda layer: layer.in_features * layer.out_features)
     inputs = torch.zeros(PRODUCT_ROWS, widest.in_features, dtype=model.dtype)
 

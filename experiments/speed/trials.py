@@ -30,7 +30,7 @@ class FreshProcesses:
         self._context.set_forkserver_preload(preload)
 
     def __call__(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return the function's result. Raises its exception."""
+        """Call a function in a fresh process, and return its result. Raises its exception."""
         with ProcessPoolExecutor(1, mp_context=self._context, max_tasks_per_child=1) as pool:
             return pool.submit(function, *arguments).result()
 
@@ -59,7 +59,7 @@ def compute_ratios(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, 
 
 
 def compute_spread(values: Sequence[float]) -> dict[str, float]:
-    """Return median, low (lowest) and high (highest) of the values, in four digits."""
+    """Return ``median``, ``low`` (lowest) and ``high`` (highest), rounded to four digits."""
     spread = {"median": statistics.median(values), "low": min(values), "high": max(values)}
     return {name: float(f"{value:.4g}") for name, value in spread.items()}
 
@@ -86,7 +86,7 @@ def write_results(
 
 
 def describe_hardware(device: str = "cpu") -> dict[str, Any]:
-    """Return the machine, processor and cores; for another device than cpu, the GPU, too."""
+    """Return facts of this machine: processor, cores and so on; the GPU, too, unless on "cpu"."""
     import torch
 
     cpu_info = _CPU_INFO.read_text(encoding="utf-8") if _CPU_INFO.is_file() else ""

@@ -45,7 +45,7 @@ def find_dataset_scripts() -> Path:
 
 
 def _find_folder(folder_of_clone: str, folder_of_installation: str) -> Path:
-    is_clone = (_CLONE_FOLDER / "assets").is_dir()
-    if is_clone:
+    """Return the folder of a clone, if this module is in one, else that of the installation."""
+    if (_CLONE_FOLDER / "assets").is_dir():
         return _CLONE_FOLDER / folder_of_clone
     return _INSTALLED_FOLDER / folder_of_installation

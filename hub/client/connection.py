@@ -203,6 +203,7 @@ class _Body(httpx2.SyncByteStream):
             yield piece
 
     def _iter_received(self) -> Iterator[bytes]:
+        """Yield the bytes as they arrive. Raises ReadTimeout for a body that is too slow."""
         started = time.monotonic()
         received = 0
         for chunk in self._stream:
@@ -357,6 +358,7 @@ def _advise(error: Exception) -> str | None:
 
 
 def _advise_on_status(error: HfHubHTTPError) -> str:
+    """Return the hint for a Hub's answer, by its status and message."""
     response = error.response
     message = describe_failure(error).lower()
     if response.status_code in (403, 413) and ("storage" in message or "quota" in message):

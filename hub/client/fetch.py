@@ -47,9 +47,10 @@ logger = logging.getLogger(__name__)
 
 
 def is_run_of(manifest: Manifest, recipe: DatasetRecipe | ModelRecipe) -> bool:
-    """Return whether a manifest's fingerprint is the recipe's, given the manifest's own inputs.
+    """Return whether a manifest is of a run of a recipe, as far as the recipe decides.
 
-    The stage that resumes the run compares these inputs with the recipe's.
+    The manifest's own inputs are taken for the recipe's: the stage that resumes the run compares
+    them.
     """
     return manifest.fingerprint == compute_fingerprint(recipe, manifest.inputs)
 
@@ -83,9 +84,11 @@ def fetch_run(
     beside = [name for name in (*OF_DATASETS, REPORT, RECIPE) if name in remote.files]
     for file in manifest.files:
         if file.path not in remote.files:
-            raise _damage_error(repository, file.path, "is named by the manifest and not there")
+            raise _make_damage_error(
+                repository, file.path, "is named by the manifest and not there"
+            )
     if recipe is None and RECIPE not in beside:
-        raise _damage_error(repository, RECIPE, "is not there")
+        raise _make_damage_error(repository, RECIPE, "is not there")
     paths = [*(file.path for file in manifest.files), *beside]
     logger.info(f"{directory}: going on from {repository.repo_id} ({len(manifest.files)} files)")
 
@@ -109,7 +112,7 @@ def fetch_run(
     for changed in find_changed_files(staging, manifest):
         # After a repair of the repository, the client would keep this file.
         (staging / changed).unlink()
-        raise _damage_error(
+        raise _make_damage_error(
             repository, changed, "is not the file that the repository's manifest names"
         )
     shutil.rmtree(staging / ".cache", ignore_errors=True)  # the client's notes
@@ -129,7 +132,8 @@ def fetch_run(
     rename_folder(staging, directory)
 
 
-def _damage_error(repository: Repository, path: str, problem: str) -> RunError:
+def _make_damage_error(repository: Repository, path: str, problem: str) -> RunError:
+    """Make the error for a file of a published run that cannot be resumed."""
     return RunError(
         f"{repository.repo_id}: {path}",
         problem,
@@ -281,7 +285,8 @@ def resolve_commit(repo_id: str, revision: str | None, kind: str = "dataset") ->
     if re.fullmatch(r"[0-9a-f]{40}", name) and (kind == "dataset" or constants.HF_HUB_OFFLINE):
         return name
 
-    # The client library keeps the commit of a branch or a tag in the same file.
+    # The client library keeps the commit of a branch or a tag in this file, too; it is written
+    # here for later calls without the Hub.
     folder = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=repo_id, repo_type=kind))
     cached_ref = folder / "refs" / name
     if not constants.HF_HUB_OFFLINE:

@@ -347,8 +347,8 @@ def _describe_part(
 def _find_emptied_paths(changes: Changes) -> tuple[str, ...]:
     """Return the files and folders (``PATH/``) to delete before a commit adds files.
 
-    The result has the folder of each data file that is replaced or deleted, and each such file of
-    the top folder. A folder inside another folder of the result is left out.
+    A folder is deleted if one of its data files is replaced or deleted. A folder inside another
+    folder of the result is left out.
     """
     paths = [path for path in (*changes.replaced, *changes.deleted) if not is_beside(path)]
     roots = {f"{PurePosixPath(path).parent}/" if "/" in path else path for path in paths}
@@ -356,4 +356,5 @@ def _find_emptied_paths(changes: Changes) -> tuple[str, ...]:
 
 
 def _is_within(path: str, roots: Iterable[str]) -> bool:
+    """Return whether a path is one of the files or folders (``PATH/``), or is inside one."""
     return any(path == root or (root.endswith("/") and path.startswith(root)) for root in roots)

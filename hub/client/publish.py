@@ -340,6 +340,7 @@ class Release:
         return contents
 
     def _needs_script(self, remote: Remote | None, changes: Changes) -> bool:
+        """Return whether the branch ``script`` will differ from main's files and the script."""
         if not self.options.script:
             return False
         if remote is None or changes:

@@ -144,10 +144,10 @@ class RetryPolicy:
 
 
 def parse_asked_wait(error: HfHubHTTPError) -> float | None:
-    """Return the wait that an answer asks for, plus one second; None without a usable header.
+    """Return the seconds that an answer asks to wait, plus one; None without a usable header.
 
-    The headers are ``RateLimit`` and ``Retry-After``. A wait of more than
-    ``LONGEST_REQUESTED_WAIT_SECONDS`` is ignored.
+    The headers are ``RateLimit``, for an answer 429 over a used-up quota, and ``Retry-After``. A
+    wait of more than ``LONGEST_REQUESTED_WAIT_SECONDS`` is ignored.
     """
     from huggingface_hub.utils import parse_ratelimit_headers
 
@@ -216,4 +216,4 @@ class CommitBudget:
 
     def count_commit(self, at: datetime) -> None:
         """Record a commit at the time ``at``, and forget commits older than an hour."""
-        self._times = [time for time in self._times if time > at - HOUR] + [at]
+        self._times = [earlier for earlier in self._times if earlier > at - HOUR] + [at]

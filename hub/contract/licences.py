@@ -79,7 +79,11 @@ class Licence(Frozen):
     parts: tuple[Portion, ...] = ()
 
     def covers(self, other: "Licence") -> bool:
-        """Whether a work under the licence ``other`` may be passed on under this licence."""
+        """Whether a work under the licence ``other`` may be passed on under this licence.
+
+        This licence must ask for all that the other one asks for. Terms of the other's own are
+        never covered. ``adapted`` lists the licences that the other one allows for adaptations.
+        """
         if self.id == other.id:
             return True
         if other.terms or (other.credit and not self.credit):
@@ -89,7 +93,7 @@ class Licence(Frozen):
         return not other.adapted or self.id in other.adapted
 
     @property
-    def asks(self) -> bool:
+    def has_conditions(self) -> bool:
         """Whether the licence sets any condition for passing texts on."""
         return bool(self.terms or self.credit or self.non_commercial or self.adapted)
 
@@ -265,8 +269,8 @@ def check_dataset(recipe: DatasetRecipe) -> Verdict:
         notes.append(f"Of the generator: {outputs.note}{treated}.")
     unique_terms = dict.fromkeys(source_licence.mentioned_terms)
     notes += [f"{terms[0].upper()}{terms[1:]}." for terms in unique_terms]
-    share_alike = any(leaf.share_alike for leaf in source_licence.list_leaves())
-    if chosen.id.startswith(MIXED) and share_alike:
+    is_share_alike = any(leaf.share_alike for leaf in source_licence.list_leaves())
+    if chosen.id.startswith(MIXED) and is_share_alike:
         notes.append(
             "No single licence covers all parts, so source sentences and generated texts keep "
             "their own. It is not settled whether a generated text is an adaptation of its source "
@@ -276,7 +280,7 @@ def check_dataset(recipe: DatasetRecipe) -> Verdict:
 
 
 def list_possible_licences(recipe: DatasetRecipe) -> tuple[str, ...]:
-    """List the licences that a dataset may have, whichever its recipe names.
+    """List the ids of the licences that a recipe's dataset may have, whichever the recipe names.
 
     Raises InputError as ``check_dataset`` does.
     """
@@ -396,7 +400,7 @@ def check_model(recipe: ModelRecipe, datasets: Iterable[tuple[str, str]]) -> Ver
 
 
 def _list_terms(part: Part) -> list[str]:
-    """List the terms of a model's part that users of the model should know."""
+    """List notes about the terms of a model's part, for users of the model."""
     notes = [f"{part.what}: {terms}." for terms in part.licence.mentioned_terms]
     outputs = part.licence.outputs
     if part.role == TEACHER and outputs and outputs.reach == "terms" and not part.licence.grant:
@@ -415,21 +419,23 @@ def find_model_licences(
         base: the licence of the base that is trained.
         datasets: the licences of the training data.
         place: the recipe that errors name.
-        teachers: those of the teachers. Where a teacher's licence makes claims on its outputs, and
-            a model can be under it, the model is under that licence.
+        teachers: the licences of the teachers. Where a teacher's licence makes claims on its
+            outputs, and a model can be under it, the model is under that licence.
     """
     if base.no_derivatives:
         raise InputError(place, _describe_ban("base model", base, "training changes it"))
     non_commercial = any(licence.bans_commerce for licence in datasets)
-    # terms that cannot be a model's licence, as OpenAI's, bind the teacher's customer alone
-    claiming = []
-    for teacher in teachers:
-        if teacher.outputs and teacher.outputs.reach == "terms" and teacher.grant:
-            claiming.append(teacher)
+    # A teacher claims a model by terms that a model can be under. Others, as OpenAI's terms, bind
+    # only the teacher's customer.
+    claiming = [
+        teacher
+        for teacher in teachers
+        if teacher.outputs and teacher.outputs.reach == "terms" and teacher.grant
+    ]
     bound = [*base.list_leaves(), *claiming]
     allowed = _find_covering(base.list_leaves(), non_commercial)
     if claiming:
-        # a student of such a teacher is under the teacher's terms, or under none
+        # The model is then under the teacher's licence, or it cannot be published.
         terms = claiming[0]
         is_covering = all(terms.covers(licence) for licence in bound)
         fits_data = terms.non_commercial or not non_commercial
@@ -472,13 +478,13 @@ def _find_covering(binding: list[Licence], non_commercial: bool) -> tuple[str, .
 
     ``non_commercial``: whether the licence must ban commercial use.
     """
-    asking = {licence.id for licence in binding if licence.asks}
+    conditional_ids = {licence.id for licence in binding if licence.has_conditions}
     covering = []
     for licence in load_licences().values():
-        is_open_enough = licence.grant and (licence.non_commercial or not non_commercial)
-        # one with terms of its own covers only what is under it
-        has_foreign_terms = licence.terms and asking != {licence.id}
-        if not is_open_enough or has_foreign_terms:
+        is_grantable = licence.grant and (licence.non_commercial or not non_commercial)
+        # A licence with terms of its own is only possible where all conditions are this licence's.
+        has_foreign_terms = licence.terms and conditional_ids != {licence.id}
+        if not is_grantable or has_foreign_terms:
             continue
         if all(licence.covers(bound) for bound in binding):
             covering.append(licence.id)

@@ -114,7 +114,7 @@ class Origin(Frozen):
 
 
 class SplitRows(Frozen):
-    """Rows of one split of a config: kept, and dropped by the kind of their strongest match."""
+    """Numbers of rows of one split of a config: those kept, and kind of match → those dropped."""
 
     kept: Count
     dropped: dict[str, Count]
@@ -201,7 +201,8 @@ class Ledger(Measured):
     ``recall``: the expected share of pairs at the threshold that the search finds.
     """
 
-    file, rows_key = LEDGER, "revision"
+    file = LEDGER
+    rows_key = "revision"
     measured_by = "sts-dino decontaminate {directory} --card"
 
     dataset: str
@@ -371,10 +372,11 @@ class Repeats(BaseModel, frozen=True):
 
     @model_validator(mode="after")
     def _check_comparable(self) -> Self:
+        """Require distinct seeds or example sets, and scores on equal tasks."""
         values = [run.value for run in self.runs]
         if len(set(values)) != len(values):
             raise ValueError(f"a {self.over} stands twice: {values}")
-        summarize_runs(self.runs)
+        summarize_runs(self.runs)  # it raises ValueError for different tasks
         return self
 
     @computed_field  # type: ignore[prop-decorator]
@@ -416,7 +418,7 @@ def _list_tasks(run: Run) -> list[tuple[str, str]]:
 
 
 def make_run(value: int, manifest: Manifest, results: Results) -> Run:
-    """Make the record of one training.
+    """Return the record of one training, for ``repeats.json``.
 
     Args:
         value: the training's seed or example set.
@@ -496,7 +498,7 @@ class VariantPlan(Frozen):
 
     @model_validator(mode="after")
     def _check_variants(self) -> Self:
-        """Require known variants in pairs, one number of seeds, and as many for each dataset."""
+        """Require known variants, equally many seeds of each, and of each of its datasets."""
         names = [self.control]
         for pair in self.differences:
             names += pair

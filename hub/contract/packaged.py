@@ -88,7 +88,7 @@ class PackagedModel(BaseModel):
 
     @property
     def is_here(self) -> bool:
-        """Whether the model's file is in its folder; a download names the folder last."""
+        """Whether the model is downloaded: a download gives its folder the name at the end."""
         return (self.folder / self.file).is_file()
 
     @property
@@ -98,7 +98,7 @@ class PackagedModel(BaseModel):
 
     @property
     def identities(self) -> dict[str, str]:
-        """The files that identify the model's folder: either one, with its SHA-256."""
+        """The name → SHA-256 of the files that identify the model; a folder has one of them."""
         identities = {self.file: self.sha256}
         if self.packed_file:
             identities[Path(self.packed_file).name] = self.packed_sha256
@@ -249,6 +249,7 @@ def require_memory(path: str | None, gguf_file: str | None, free: int) -> None:
         free: bytes of free memory.
     """
     for model in GENERATORS.values():
+        # A folder of any name may hold the model's GGUF file.
         is_chosen = Path(path or "").name == model.name
         if gguf_file:
             is_chosen = gguf_file == model.file

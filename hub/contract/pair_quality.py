@@ -29,7 +29,7 @@ REJECTED = "-"  # no text of the sentence passed the filters
 LEAST_FITTING_SHARE = 0.5  # of the pairs of the most similar label
 DIGEST_CHARACTERS = 16
 _WEIGHT_SUFFIXES = (".gguf", ".safetensors")
-# keys of a recipe that decide how long a text may be and how fast it is, not how good
+# keys of a recipe that decide the length or the speed of texts, not their quality
 _SETTINGS_APART = {"max_new_tokens", "batch_size"}
 _EXAMPLES_APART = {"examples": {"path", "encoding", "description", "license"}}
 
@@ -61,11 +61,11 @@ class PairQuality(Frozen):
     ]
 
     def count_sentences(self) -> int:
-        """The number of source sentences."""
+        """Return the number of source sentences."""
         return len(next(iter(self.outcomes.values())))
 
     def count_fitting(self) -> int:
-        """The number of pairs of all labels that fit."""
+        """Return the number of pairs of all labels that fit."""
         return sum(outcomes.count(FITS) for outcomes in self.outcomes.values())
 
     @property
@@ -76,18 +76,20 @@ class PairQuality(Frozen):
         return outcomes.count(FITS) < LEAST_FITTING_SHARE * max(1, pairs)
 
     def describe_labels(self) -> str:
-        """Return the counts of each label, and those of sentences without a text."""
+        """Return the fitting pairs of each label, and the rejected texts, as part of a sentence."""
         parts: list[str] = []
-        rejected = 0
+        all_rejected = 0
+        unit = " pairs"  # named once, for the first label
         for label, outcomes in self.outcomes.items():
-            without = outcomes.count(REJECTED)
-            pairs = f"{outcomes.count(FITS)} of {len(outcomes) - without}"
-            parts.append(f"label {label}: {pairs}{'' if parts else ' pairs'} fit")
-            rejected += without
-        if rejected:
+            rejected = outcomes.count(REJECTED)
             parts.append(
-                f"{rejected} of {self.count_sentences() * len(self.outcomes)} texts rejected"
+                f"label {label}: {outcomes.count(FITS)} of {len(outcomes) - rejected}{unit} fit"
             )
+            all_rejected += rejected
+            unit = ""
+        if all_rejected:
+            texts = self.count_sentences() * len(self.outcomes)
+            parts.append(f"{all_rejected} of {texts} texts rejected")
         return ", ".join(parts)
 
     def describe(self) -> str:
@@ -136,13 +138,19 @@ def find_pair_quality(recipe: DatasetRecipe) -> PairQuality | None:
 
 def list_shipped(identity: str, language: str) -> Iterator[PairQuality]:
     """Yield the shipped figures of a model in a language."""
-    path = find_asset(SHIPPED)
-    if identity not in GENERATORS or not path.is_file():
+    if identity not in GENERATORS:
         return
-    entries = yaml.safe_load(path.read_text(encoding="utf-8")) or []
-    for quality in TypeAdapter(list[PairQuality]).validate_python(entries):
+    for quality in read_qualities(find_asset(SHIPPED)):
         if quality.model == identity and quality.language == language:
             yield quality
+
+
+def read_qualities(path: Path) -> list[PairQuality]:
+    """Read a YAML file of figures; an absent file has none."""
+    if not path.is_file():
+        return []
+    entries = yaml.safe_load(path.read_text(encoding="utf-8")) or []
+    return TypeAdapter(list[PairQuality]).validate_python(entries)
 
 
 def save_pair_quality(recipe: DatasetRecipe, quality: PairQuality) -> Path:
@@ -188,7 +196,10 @@ def name_model(model: LanguageModel) -> str:
 
 
 def hash_prompts(recipe: DatasetRecipe) -> str:
-    """Return a digest of all that decides prompts and draws but model and source sentences."""
+    """Return a digest of a recipe's values that decide how good its texts are.
+
+    They are labels, examples, decoding and seed; model and source sentences are left out.
+    """
     labels = recipe.model_dump(mode="json", include={"labels"})["labels"]
     for label in labels:
         label.pop("meaning", None)

@@ -35,7 +35,7 @@ _MAX_CHECKSUMS = 3  # shown in an error
 
 def hide_folders(path: str) -> str:
     """Return the published form of a path: its last name if it is absolute or has ``..``."""
-    windows_path = PureWindowsPath(path)
+    windows_path = PureWindowsPath(path)  # it takes / and \ as separators
     is_absolute = (
         PurePath(path).is_absolute()
         or bool(windows_path.drive or windows_path.root)
@@ -62,7 +62,10 @@ def find_public_host(url: str) -> str:
 
 
 def hide_endpoint(url: str) -> str:
-    """Return the published form of an endpoint's URL: scheme and host, where the host is public."""
+    """Return the published form of an endpoint's URL: scheme and host of a public host.
+
+    Any other host is replaced by ``HIDDEN_ADDRESS``.
+    """
     host = find_public_host(url)
     return f"{url.partition(':')[0]}://{host}" if host else HIDDEN_ADDRESS
 
@@ -104,10 +107,10 @@ def hide_setting(setting: str) -> str:
     key, _, text = setting.partition("=")
     last_key = key.split(".")[-1]
     try:
-        tree = yaml.load(text, yaml.BaseLoader)  # makes texts only
+        tree = yaml.load(text, yaml.BaseLoader)  # it reads every value as text
     except yaml.YAMLError:
         tree = text
-    # a colon in a path makes a mapping of it
+    # YAML reads a path with a colon as a mapping.
     if last_key in (PATH_KEY, ADDRESS_KEY, ENDPOINT_KEY) and not isinstance(tree, str):
         tree = text
     hidden = _hide_tree(tree, last_key)
@@ -241,7 +244,7 @@ def _refuse_missing_input(recipe_path: Path, key: str, path: str) -> NoReturn:
 
 
 def _refuse_unpublished_input(recipe_path: Path, manifest: Manifest, key: str, path: str) -> None:
-    """Raise InputError that names the checksums of an input, if the manifest has any."""
+    """Raise InputError that names the checksums of an input; without checksums, do nothing."""
     files = [
         f"{name} with SHA-256 {digest}"
         for name, digest in manifest.inputs.items()

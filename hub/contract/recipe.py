@@ -106,7 +106,7 @@ Rule = Callable[[Any], Iterable[str]]  # a section → a message for each proble
 
 
 def refuse(message: str, when: Callable[[Any], object]) -> Rule:
-    """Make the rule that refuses a section with ``message`` when ``when`` holds of it.
+    """Make the rule that refuses a section with ``message`` if ``when(section)`` is true.
 
     ``{0.key}`` in the message stands for the section's value of that key.
     """
@@ -913,6 +913,7 @@ class DatasetRecipe(Strict):
         guidance_key = "decoding.guidance"
         if label.guidance is not None:
             guidance_key = f"labels.{label.name}.guidance"
+        # Counter-labels and guidance need several prompts for each token.
         if (label.counter_labels or is_guided) and not self.model.facts.can_debias:
             key = f"labels.{label.name}.counter_labels" if label.counter_labels else guidance_key
             yield (
@@ -1300,7 +1301,12 @@ class Spans(Strict):
 
     @property
     def needed_units(self) -> int:
-        """The units of the shortest document in which all anchors and positives always fit."""
+        """The units of the shortest document in which all anchors and positives always fit.
+
+        ``blocks``: each anchor takes its block and leaves a neighbour unused. ``apart``: an anchor
+        has one ``max_length``, and two of them lie between two anchors. ``adjacent`` positives lie
+        on both sides of an anchor.
+        """
         blocks = 2 * self.anchors if self.anchor_placement == "blocks" else 3 * self.anchors - 2
         beside = {"adjacent": 2 * self.min_length, "overlapping": 1}.get(self.strategy, 0)
         return max(blocks * self.max_length, self.max_length + beside)

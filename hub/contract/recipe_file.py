@@ -90,7 +90,7 @@ def read_yaml(path: Path, depth: int = 0) -> dict[str, Any]:
     and line.
     """
     tree = _read_mapping(path)
-    is_published = path.name == RECIPE  # then it extends nothing
+    is_published = path.name == RECIPE  # a published recipe is whole and extends none
     if EXTENDS not in tree or is_published:
         return tree
     name = tree.pop(EXTENDS)
@@ -213,7 +213,7 @@ def _apply_setting(tree: dict[str, Any], setting: str) -> None:
 
 
 def _list_sections(tree: Any) -> list[dict[str, Any]]:
-    """List every mapping in a tree, inner mappings first; a library's arguments are left out."""
+    """List every mapping in a tree, in any order; a library's arguments are left out."""
     sections: list[dict[str, Any]] = []
     pending = [tree]
     while pending:
@@ -223,7 +223,7 @@ def _list_sections(tree: Any) -> list[dict[str, Any]]:
         elif isinstance(node, dict):
             sections.append(node)
             pending += [item for key, item in node.items() if key not in LIBRARY_ARGUMENT_KEYS]
-    return sections[::-1]
+    return sections
 
 
 def resolve_local_paths(tree: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -309,7 +309,7 @@ def validate_recipe(path: Path, model: type[Recipe], tree: dict[str, Any]) -> Re
     try:
         return model.model_validate(tree)
     except ValidationError as error:
-        # misspelt keys before what they leave missing
+        # Report a misspelt key first: the key that it stands for is then missing, too.
         first = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
         keys = [str(part) for part in first["loc"]]
         place = f"{path}:{'.'.join(keys)}" if keys else str(path)
@@ -335,10 +335,14 @@ def _quote_value(value: Any) -> str:
 
 
 def _list_valid_keys(model: type[BaseModel], keys: list[str]) -> list[str]:
-    """List the valid keys of the section that ``keys`` lead to, through tuples and unions."""
+    """List the valid keys of the section that ``keys`` lead to.
+
+    A number among the keys is the position in a list of sections.
+    """
     for key in keys:
         if key.isdigit():
             continue
+        # Find the section's model inside ``tuple[Section, ...]`` or ``Section | None``.
         annotation: Any = model.model_fields[key].annotation
         while not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
             annotation = next(inner for inner in get_args(annotation) if inner is not NoneType)
@@ -358,7 +362,7 @@ def format_recipe(recipe: DatasetRecipe | ModelRecipe) -> str:
 def get_deciding_values(recipe: DatasetRecipe | ModelRecipe) -> dict[str, Any]:
     """Return the published values of the keys that decide rows or weights, as a tree."""
     tree = recipe.model_dump(mode="json", context=DECIDING)
-    # fingerprints hold the first names of three keys: a later name changes no run
+    # Three keys were renamed; fingerprints keep their first names, so that older runs stay valid.
     if isinstance(recipe, DatasetRecipe):
         tree["form"] = tree.pop("schema")
         tree["decoding"]["floor"] = tree["decoding"].pop("epsilon")

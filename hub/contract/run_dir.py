@@ -328,12 +328,11 @@ def _make_conflict_error(
 
     The error names one changed input and up to three changed keys of the recipe.
     """
-    common_inputs = sorted(existing.inputs.keys() & manifest.inputs.keys())
-    changes = [
-        f"{name} has changed"
-        for name in common_inputs
-        if existing.inputs[name] != manifest.inputs[name]
-    ][:1]
+    changes: list[str] = []
+    for name in sorted(existing.inputs.keys() & manifest.inputs.keys()):
+        if existing.inputs[name] != manifest.inputs[name]:
+            changes.append(f"{name} has changed")
+            break
     limits = {"max_bytes": 1 << 20, "max_depth": 20, "max_nodes": 50_000}
     # a recipe that cannot be read has no keys to compare
     with suppress(OSError, UnicodeDecodeError, yaml.YAMLError):
@@ -413,9 +412,10 @@ def lock_run(directory: Path) -> Iterator[None]:
     lock, InputError for a work folder that is a symbolic link, and OSError when the lock file
     cannot be made.
     """
-    for suffix in UNFINISHED_SUFFIXES if directory.name else ():
-        work_folder = directory.with_name(f"{directory.name}.{suffix}")
-        if work_folder.is_symlink():  # others' files may be there
+    for suffix in UNFINISHED_SUFFIXES:
+        work_folder = directory.parent / f"{directory.name}.{suffix}"
+        # The link may lead to files that are not the project's.
+        if work_folder.is_symlink():
             raise InputError(
                 work_folder, "is a symbolic link", allowed="a folder", hint="remove the link"
             )

@@ -73,11 +73,11 @@ def describe_configs(manifest: "Manifest", config_names: Sequence[str]) -> list[
         shards = manifest.shards(config)
         data_files: list[dict[str, Any]] = []
         for split in SPLITS:
-            paths = [shard.path for shard in shards if shard.split == split and shard.rows]
-            all_count = sum(shard.split == split for shard in shards)
+            split_shards = [shard for shard in shards if shard.split == split]
+            paths = [shard.path for shard in split_shards if shard.rows]
             pattern = f"data/{config}/{split}-*.parquet"
             if paths:
-                path = pattern if len(paths) == all_count else paths
+                path = pattern if len(paths) == len(split_shards) else paths
                 data_files.append({"split": split, "path": path})
         if data_files:
             configs.append({"config_name": config, "data_files": data_files})
@@ -97,10 +97,13 @@ def choose_default_config(existing: Sequence[str], config_names: Sequence[str]) 
 
     Without a raw config the first of ``existing`` is chosen; None when ``existing`` is empty.
     """
-    if not existing or existing[0] == config_names[0]:
-        return next(iter(existing), None)
-    raw = [config for config in existing if get_base_config(config) == "raw"]
-    return raw[0] if raw else existing[0]
+    if not existing:
+        return None
+    if existing[0] != config_names[0]:
+        for config in existing:
+            if get_base_config(config) == "raw":
+                return config
+    return existing[0]
 
 
 def format_shard_path(config: str, split: str, index: int, total: int) -> str:
@@ -249,7 +252,10 @@ class Parts:
             file.path.unlink(missing_ok=True)
 
     def _write_group(self) -> None:
-        """Write one row group of waiting rows to the open file, or to a new file."""
+        """Write one row group of waiting rows to the open file, or to a new file.
+
+        A file of ``rows_per_file`` rows is then closed.
+        """
         group = pa.Table.from_pylist(self._waiting[:ROW_GROUP_ROWS], schema=self._schema)
         self._waiting = self._waiting[ROW_GROUP_ROWS:]
         if self._writer is None:
@@ -263,6 +269,7 @@ class Parts:
             self._close()
 
     def _open_file(self) -> pq.ParquetWriter:
+        """Begin a file under a hidden name, which has this process's id."""
         make_folder(self._folder)
         index = self._first + len(self._files)
         path = self._folder / f".{self.split}-{index:05d}.{os.getpid()}.tmp"

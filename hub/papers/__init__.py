@@ -50,7 +50,7 @@ class Row(Frozen):
 
 
 class Table(Frozen):
-    """A table of a paper. ``note`` says under what conditions its numbers were measured."""
+    """A table of a paper. ``note``: the conditions under which its numbers were measured."""
 
     number: int
     section: Annotated[str, Field(coerce_numbers_to_str=True)]
@@ -77,6 +77,7 @@ class Table(Frozen):
         }
 
     def _list_values(self, row: Row) -> list[tuple[Column, float]]:
+        """Return each column that has a value in the row, with this value."""
         columns = zip(self.columns, row.values, strict=True)
         return [(column, value) for column, value in columns if value is not None]
 

@@ -267,18 +267,25 @@ def _infer_language(texts: Sequence[str], language: str | None) -> tuple[str, fl
     sample = texts[:: max(1, len(texts) // LANGUAGE_SAMPLE_TEXTS)]
     codes = [str(py3langid.classify(text)[0]) for text in sample]
     if language is None:
+        # Of equally frequent languages, the first in the alphabet.
         language = max(sorted(set(codes)), key=codes.count)
     return language, codes.count(language) / len(codes)
 
 
 def _infer_kind(texts: Sequence[str], kind: str | None) -> tuple[str, str]:
-    """Return the kind that the user gave, else that of most texts, and a share in words."""
+    """Return the kind that the user gave, else the recognised one, and the share that decides it.
+
+    The share is a sentence part for messages, e.g. "80% end in a question mark".
+    """
     question_share = sum(map(is_question, texts)) / len(texts)
     title_share = sum(map(_is_like_title, texts)) / len(texts)
-    if kind is None and question_share >= LEAST_QUESTION_SHARE:
-        kind = "questions"
-    elif kind is None:
-        kind = "titles" if title_share >= LEAST_TITLE_SHARE else KINDS[0]
+    if kind is None:
+        if question_share >= LEAST_QUESTION_SHARE:
+            kind = "questions"
+        elif title_share >= LEAST_TITLE_SHARE:
+            kind = "titles"
+        else:
+            kind = "statements"
     sign = f"{question_share:.0%} end in a question mark"
     if kind == "titles":
         sign = f"{title_share:.0%} have at most {MOST_WORDS_IN_TITLE} words and no full stop"
@@ -293,23 +300,32 @@ def is_passage(text: str) -> bool:
 
 
 def _is_like_title(text: str) -> bool:
+    """Return whether a text is as short as a title and does not end like a sentence."""
     return len(split_words(text)) <= MOST_WORDS_IN_TITLE and not text.endswith(SENTENCE_ENDS)
 
 
 def find_columns(path: Path, requested: str | None, encoding: str | None = None) -> tuple[str, ...]:
     """Return the names of the columns of texts in a table.
 
-    ``choose_column`` chooses one by the header and the first row. requested: the user's column, or
-    several with commas between them. encoding: as in ``measure_file``. Raises InputError for a
-    table without a header or rows, and the errors of ``choose_column``.
+    Args:
+        path: the table.
+        requested: the user's column, or several with commas between them; None: ``choose_column``
+            chooses one by the header and the first row.
+        encoding: as in ``measure_file``.
+
+    Raises InputError for a table without a header or rows, and the errors of ``choose_column``.
     """
     names, rows, _ = open_rows(path, path, encoding=encoding)
     header = join_names(names)
+
+    # A column's own name may have a comma; any other request is a list of columns.
     if requested is not None and requested not in names:
         columns = tuple(split_columns(requested))
         for column in columns:
             require_column(column, names, path)
         return columns
+
+    # A sentence in place of a column's name means that the header is missing.
     if requested is None and any(len(name.split()) > MOST_WORDS_IN_NAME for name in names):
         problem = f"has no header: its first row is {join_lines(header, 100)}"
         hint = (
@@ -320,7 +336,9 @@ def find_columns(path: Path, requested: str | None, encoding: str | None = None)
     first = next(rows, None)
     if first is None:
         raise InputError(path, "has no row", allowed="at least one text", hint=f"columns: {header}")
-    row = dict.fromkeys(names) | first[1]
+    # A row may lack the cells of some columns.
+    _, cells = first
+    row = dict.fromkeys(names) | cells
     return (choose_column(str(path), row, requested),)
 
 
@@ -341,8 +359,9 @@ def choose_column(location: str, row: Mapping[str, object], requested: str | Non
     candidates = [column for column, text in texts.items() if len(split_words(text)) > 2]
     if len(candidates) == 1:
         return candidates[0]
-    is_unclear = "which column holds the texts is not clear"
-    problem = is_unclear if candidates else "no column seems to hold texts"
+    problem = "no column seems to hold texts"
+    if candidates:
+        problem = "which column holds the texts is not clear"
     raise InputError(location, problem, allowed=columns, hint="name it: --column NAME")
 
 
@@ -354,15 +373,16 @@ def read_hub_corpus(
     language: str | None = None,
     kind: str | None = None,
 ) -> Corpus:
-    """Look at a Hub dataset at its commit: its card's licence and the first rows of one split.
-
-    Raises InputError for a repository, revision, config, split or column that does not exist and
-    for a split without a usable text; RunError when the Hub cannot be read.
+    """Measure a Hub dataset at its commit: its card's licence and the first rows of one split.
 
     Args:
         location: ``ORG/NAME[@REVISION]``.
-        config, split: by default the default config; the only split, or train.
+        config: by default the dataset's default config.
+        split: by default its only split, else ``train``.
         column, language, kind: as in ``measure_file``.
+
+    Raises InputError for a repository, revision, config, split or column that does not exist and
+    for a split without a usable text; RunError when the Hub cannot be read.
     """
     from sts_dino.hub.client.connection import convert_read_errors
     from sts_dino.hub.client.fetch import open_hub_dataset, require_known
@@ -409,7 +429,7 @@ def read_hub_corpus(
 
 
 def _get_known_licence(repo_id: str, license_id: str | None) -> str | None:
-    """Return a card's licence if the project's table has it; else log a message, return None."""
+    """Return a card's licence if the project's table of licences has it, else None and log why."""
     if license_id in licences.load_licences():
         return license_id
     problem = "no licence"

@@ -35,7 +35,7 @@ from sts_dino.model_cards.rows import (
 )
 from sts_dino.model_cards.scores import SIMCSE, TRAINED
 
-GROWING_ROWS_PER_LABEL = 4  # of a label, of a growing dataset
+GROWING_ROWS_PER_LABEL = 4  # shown rows of each label, while a dataset grows
 ANNOTATED_SPLIT = "train"  # the default split of sts-dino annotate
 JUDGED_PAIRS_LABEL = "judged"
 JUDGEMENTS_NOTE = (
@@ -44,8 +44,8 @@ JUDGEMENTS_NOTE = (
 )
 PAIRS_PER_LABEL = 300  # drawn pairs
 SAMPLE_SEED = 42
-UNLABELLED = "all"  # rows of a config without labels
-Cosines = Mapping[str, Sequence[float]]  # label → a number for each drawn pair
+UNLABELLED = "all"  # the label of rows in a config without labels
+Cosines = Mapping[str, Sequence[float]]  # label → the cosine of each drawn pair
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ def _collect_dataset(facts: DatasetFacts, models: Sequence[ModelFacts]) -> Datas
         facts, read_cost(facts.directory), sample, judged=_compute_judged_cosines(facts, sample)
     )
 
-    # cosines need an encoder and two texts a row
+    # Cosines need a trained encoder and two texts in a row.
     trained = [model for model in models if model.training]
     if sample is None or not sample.drawn or not sample.has_pairs or not trained:
         return page
@@ -246,14 +246,15 @@ def _is_trained_on(model: ModelFacts, dataset: DatasetFacts) -> bool:
 def _compute_judged_cosines(facts: DatasetFacts, sample: Sample | None) -> Cosines:
     """Return the cosines of a drawn sample by the judge of fidelity.json.
 
-    Empty where the judge is not the default one of the language, or not on this machine.
+    Empty for rows that are not drawn or not pairs, without fidelity.json, and where its judge is
+    not the default one of the language or not on this machine.
     """
     if sample is None or not sample.drawn or not sample.has_pairs:
         return {}
-    judge = get_default_judge(facts.recipe.language)
-    if facts.fidelity is None or facts.fidelity.judge.name != judge:
-        return {}
-    if not has_default_judge(facts.recipe.language):
+    language = facts.recipe.language
+    judge = get_default_judge(language)
+    is_judged = facts.fidelity is not None and facts.fidelity.judge.name == judge
+    if not is_judged or not has_default_judge(language):
         return {}
     return compute_sample_cosines(sample, {judge: require_packaged_encoder(judge)})[judge]
 
@@ -327,10 +328,10 @@ def read_judgements(
         )
 
     # their correlations
-    cosines = compute_sample_cosines(
-        Sample(JUDGED_PAIRS_LABEL, {JUDGED_PAIRS_LABEL: tuple(pairs)}), encoders
-    )
+    sample = Sample(JUDGED_PAIRS_LABEL, {JUDGED_PAIRS_LABEL: tuple(pairs)})
+    cosines = compute_sample_cosines(sample, encoders)
     intervals = correlate_cosines(
+        # every judged pair has a score
         [float(pair.score or 0) for pair in pairs],
         [pair.first for pair in pairs],
         {name: by_label[JUDGED_PAIRS_LABEL] for name, by_label in cosines.items()},
@@ -403,6 +404,7 @@ def draw_sample(
         candidates: dict[str, list[tuple[float, Pair]]] = defaultdict(list)
         keys = random.random(len(batch_pairs)).tolist()
         for key, (label, pair) in zip(keys, batch_pairs, strict=True):
+            # The sample of a label is sorted by key: its last key is the largest.
             if len(smallest[label]) < count or key < smallest[label][-1][0]:
                 candidates[label].append((key, pair))
         for label, keyed_pairs in candidates.items():
@@ -410,7 +412,7 @@ def draw_sample(
                 count, [*smallest[label], *keyed_pairs], key=lambda keyed_pair: keyed_pair[0]
             )
 
-    # the given labels first
+    # The labels of the argument come first, then the others by name.
     ordered = [label for label in labels if label in smallest]
     ordered += sorted(smallest.keys() - set(labels))
     pairs = {label: tuple(pair for _, pair in smallest[label]) for label in ordered}
@@ -418,13 +420,17 @@ def draw_sample(
 
 
 def _list_pairs(batch: Batch) -> list[tuple[str, Pair]]:
-    """Return the label and the pair of each row of a batch; ``UNLABELLED`` without labels."""
+    """Return the label and the pair of each row of a batch; two pairs of a triplet.
+
+    A row without a label has ``UNLABELLED``, a single text an empty second one.
+    """
     first, second, labels = batch.to_pairs()
     if not first:  # single texts
         first = next(iter(batch.texts.values()))
         second = [""] * len(first)
         labels = batch.labels
     labels = labels or [UNLABELLED] * len(first)
+    # Triplets and rows of some schemas have no score for each pair.
     scores = batch.scores if len(batch.scores) == len(first) else [None] * len(first)
     return [
         (label, Pair(sentence1, sentence2, score))
@@ -433,9 +439,9 @@ def _list_pairs(batch: Batch) -> list[tuple[str, Pair]]:
 
 
 def find_misfits(sample: Sample, cosines: Cosines, count: int = 10) -> list[Misfit]:
-    """Return the ``count`` pairs whose cosine differs most from the expected one.
+    """Return the ``count`` pairs whose cosine differs most from the expected one, largest first.
 
-    The first pair differs most.
+    A pair's expected cosine is its score, else the median cosine of its label.
 
     sample: the drawn pairs. cosines: label → the cosine of each pair.
     """
@@ -449,8 +455,11 @@ def find_misfits(sample: Sample, cosines: Cosines, count: int = 10) -> list[Misf
 
 
 def compute_sample_cosines(sample: Sample, encoders: Mapping[str, Path]) -> dict[str, Cosines]:
-    """Return name of an encoder → the cosine similarities of a sample's pairs."""
-    from sts_dino.eval.encoders.embeddings import (  # it and the encoder cost seconds
+    """Return name of an encoder → the cosines of a sample's pairs, rounded to 6 decimals.
+
+    encoders: name of an encoder → its folder.
+    """
+    from sts_dino.eval.encoders.embeddings import (  # the import takes seconds
         Embeddings,
         compute_cosines,
     )
@@ -462,9 +471,12 @@ def compute_sample_cosines(sample: Sample, encoders: Mapping[str, Path]) -> dict
         with Embeddings(load_encoder(str(folder)), cache=None) as embeddings:
             first = embeddings.embed([pair.first for pair in pairs])
             second = embeddings.embed([pair.second for pair in pairs])
-            values = iter(compute_cosines(first, second))
-        cosines[name] = {
-            label: [round(next(values), 6) for _ in label_pairs]
-            for label, label_pairs in sample.pairs.items()
-        }
+            values = compute_cosines(first, second)
+        by_label: dict[str, list[float]] = {}
+        start = 0
+        for label, label_pairs in sample.pairs.items():
+            end = start + len(label_pairs)
+            by_label[label] = [round(value, 6) for value in values[start:end]]
+            start = end
+        cosines[name] = by_label
     return cosines

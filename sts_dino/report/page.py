@@ -32,13 +32,13 @@ from sts_dino.report.facts import (
 )
 
 TEMPLATES = Path(__file__).with_name("templates")
-SHOWN_PAIRS_PER_LABEL = 5  # pairs of a label
+SHOWN_PAIRS_PER_LABEL = 5
 SHOWN_CHARACTERS = 400  # characters of a text
-CHARTED_TASKS = 8  # tasks; the table has all
+CHARTED_TASKS = 8  # the table has all tasks
 
 
 def render(facts: ReportFacts) -> str:
-    """Return the whole page. The same facts give the same bytes."""
+    """Return the report as one HTML page. The same facts give the same bytes."""
     title = ", ".join(run.manifest.name for run in facts.runs)
     licences = []
     for run in facts.runs:
@@ -63,7 +63,7 @@ def render(facts: ReportFacts) -> str:
         "seed": SAMPLE_SEED,
     }
 
-    # Markdown as a card's, then the HTML around it
+    # Fill the Markdown template, as for a card; then put its HTML into the page's frame.
     markdown = renderer.fill_template("report.md.jinja", context)
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
@@ -87,10 +87,11 @@ def _build_dataset_context(page: DatasetPage) -> dict[str, Any]:
     """Return the template variables of a dataset: counts, plots, sample pairs and misfits."""
     facts = page.facts
     context = build_counts_context(facts) | build_measured_context(facts)
-    sections = {}
-    for name in ("fidelity", "value"):
-        if context[name]:
-            sections[name] = Markdown(renderer.fill_template(f"{name}.md.jinja", context))
+    sections = {
+        name: Markdown(renderer.fill_template(f"{name}.md.jinja", context))
+        for name in ("fidelity", "value")
+        if context[name]
+    }
     context |= {
         "page": page,
         "facts": facts,
@@ -127,7 +128,7 @@ def _build_model_context(facts: ModelFacts) -> dict[str, Any]:
         draw_training_plot,
     )
 
-    # the plots
+    # The plots, and the names of the card's sections
     training = facts.training
     results = facts.results
     names = ["base"]
@@ -143,11 +144,12 @@ def _build_model_context(facts: ModelFacts) -> dict[str, Any]:
             sides[facts.recipe.base.start] = results.base_scores
         if results.control_scores:
             sides[SIMCSE] = results.control_scores
-        sides[TRAINED if training else "score"] = results.scores
+        own_side = TRAINED if training else "score"
+        sides[own_side] = results.scores
         context["chart"] = embed_image(draw_score_plot(results, sides, CHARTED_TASKS))
         context["uncharted"] = max(0, len(results.scores) - CHARTED_TASKS)
 
-    # sections that the card has, too
+    # The text of the sections, as in the card
     card = build_model_context(facts)
     context["sections"] = {
         name: Markdown(renderer.fill_template(f"{name}.md.jinja", card)) for name in names
@@ -156,19 +158,22 @@ def _build_model_context(facts: ModelFacts) -> dict[str, Any]:
 
 
 def embed_image(png: bytes) -> Markdown:
-    """Return a picture as the address of a Markdown image."""
+    """Return a PNG picture as a data URL, for the address of a Markdown image."""
     return Markdown(f"data:image/png;base64,{base64.b64encode(png).decode()}")
 
 
 def shorten_text(text: str) -> Markdown:
-    """Return a text escaped for Markdown; a long text is cut, and its length is named."""
+    """Return a text escaped for Markdown.
+
+    A text of more than ``SHOWN_CHARACTERS`` is cut and ends in its length.
+    """
     if len(text) > SHOWN_CHARACTERS:
         text = f"{text[:SHOWN_CHARACTERS].rstrip()}… ({len(text):,} characters)"
     return escape_inline(text)
 
 
 def compute_quartiles(values: Sequence[float]) -> list[Markdown]:
-    """Return median, lower and upper quartile."""
+    """Return the median, the lower and the upper quartile of numbers, each with two decimals."""
     return [Markdown(f"{value:.2f}") for value in np.percentile(values, [50, 25, 75])]
 
 
@@ -208,6 +213,7 @@ def choose_headline(results: Results) -> dict[str, Any]:
     Returns ``score``, ``gain`` over the base encoder and ``over`` the SimCSE baseline; each is None
     where it is missing.
     """
+    # "all" is the only split of a task that is scored by cross-validation.
     tested = [score for score in results.scores if score.split in ("test", "all")]
     scores = tested or results.scores
     if not scores:

@@ -48,6 +48,7 @@ def main(
 
       sts-dino report artifacts/models/NAME
     """
+    # The report of one run lies in its directory; that of several runs needs --out.
     if out is None:
         if len(runs) > 1:
             raise InputError(
@@ -93,10 +94,11 @@ def make_report(
     from sts_dino.report.facts import collect_facts  # importing the readers takes a second
     from sts_dino.report.page import render
 
-    is_in_run = (out.parent / MANIFEST).is_file()
     make_folder(out.parent)
     facts = replace(collect_facts(runs, commands, annotations), advice=advice)
     page = render(facts)
+    # No other process may write to a run directory meanwhile.
+    is_in_run = (out.parent / MANIFEST).is_file()
     with lock_run(out.parent) if is_in_run else nullcontext():
         write_text(out, page)
     return facts

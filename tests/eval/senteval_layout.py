@@ -15,9 +15,9 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
+from sts_dino.eval.tasks.papers import SUBSETS
 from sts_dino.eval.tasks.registry import find_task
 from sts_dino.eval.tasks.sources import Entry
-from sts_dino.eval.tasks.sts import SUBSETS
 
 KFOLD = {
     "MR": ("rt-polarity.pos", "rt-polarity.neg"),

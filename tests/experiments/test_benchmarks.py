@@ -1,6 +1,9 @@
 """Benchmarks: the harness interleaves trials; every benchmark runs on tiny work."""
 
+from collections import defaultdict
 from pathlib import Path
+
+import pytest
 
 from sts_dino.experiments.speed import throughput
 from sts_dino.experiments.speed.trials import compute_ratios, compute_spread, run_interleaved
@@ -16,6 +19,24 @@ def test_rounds_begin_with_another_way_and_ratios_are_within_a_round(capsys):
     assert order == ["a", "b", "b", "a", "a", "b"] and runs == {"a": [2, 4, 6], "b": [1, 2, 3]}
     assert compute_ratios(runs["a"], runs["b"]) == {"median": 2, "low": 2, "high": 2}
     assert compute_spread([1.23456, 3, 2]) == {"median": 2, "low": 1.235, "high": 3}
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 2.5])
+def test_no_round_repeats_a_source_sentence_of_another(scale):
+    trials = []
+
+    def collect(_, trial):
+        trials.append(trial)
+        return throughput.Result(1, ["a text"], throughput.Usage(1.0, 1.0, 1.0, 1.0))
+
+    case = throughput.Case("demo-lm", {"batched float32": 3, "engine float32": 10})
+    throughput.run_case(case, throughput.DEMO_LM, Path("none"), "cpu", 3, scale, collect)
+    numbers_by_round = defaultdict(set)
+    for trial in trials:
+        numbers_by_round[trial.start].update(range(trial.start, trial.start + trial.count))
+    rounds = list(numbers_by_round.values())
+    assert len(rounds) == 3 and max(map(len, rounds)) == max(1, round(scale * 10))
+    assert sum(map(len, rounds)) == len(set().union(*rounds))
 
 
 def test_all_ways_generate_the_same_texts_in_float32():

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from sts_dino.experiments.demo import real as demo_real
-from sts_dino.experiments.demo import verify
-from sts_dino.experiments.demo.chain import ORG, format_report
+from sts_dino.experiments import real as demo_real
+from sts_dino.experiments import verify
+from sts_dino.experiments.demo import ORG, format_report
 from sts_dino.hub.contract import run_dir
 from sts_dino.hub.contract.recipe import ModelRecipe
 from sts_dino.hub.contract.recipe_file import load_recipe

@@ -10,8 +10,7 @@ from sts_dino.experiments.baselines import random_words
 from sts_dino.experiments.command import PLANS, RESULTS, format_overview
 from sts_dino.experiments.page import plot_effects
 from sts_dino.experiments.plan import Effect, Experiment, read_plan
-from sts_dino.experiments.result import Difference, read_result
-from sts_dino.experiments.runner import Runner
+from sts_dino.experiments.runner import Difference, Runner, read_result
 from sts_dino.experiments.steps import Steps
 from sts_dino.hub.contract.measured import Estimate
 from sts_dino.hub.contract.recipe import DatasetRecipe, ModelRecipe
@@ -54,7 +53,10 @@ def test_declared_recipes_load_and_rows_stand_in_the_paper(plan):
             "a baseline needs a dataset and a training",
         ),
         (lambda tree: tree["experiments"][0]["rows"].update(nobody=None), "unknown encoder nobody"),
-        (lambda tree: tree["experiments"].append(tree["experiments"][0]), "two are called dino-1"),
+        (
+            lambda tree: tree["experiments"].append(tree["experiments"][0]),
+            "two experiments are called dino-1",
+        ),
         (
             lambda tree: tree["experiments"][0].update(repeats="dino-9"),
             "dino-1: unknown experiment dino-9",

@@ -14,8 +14,7 @@ from small_runs import FEW_SHOT, small_recipe, small_run
 
 from sts_dino.experiments.command import PLANS, main
 from sts_dino.experiments.plan import Seeds, read_plan
-from sts_dino.experiments.result import read_result
-from sts_dino.experiments.runner import Runner
+from sts_dino.experiments.runner import Runner, read_result
 from sts_dino.experiments.source_sentences import main as draw_sentences
 from sts_dino.experiments.source_sentences import read_sentences
 from sts_dino.experiments.steps import Steps

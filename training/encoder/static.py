@@ -152,10 +152,11 @@ def collect_parts(token: str, ranks: dict[tuple[str, str], int]) -> set[str]:
     collected = {token, *parts}
     while len(parts) > 1:
         # The merges that are possible now.
-        merges = []
-        for position, pair in enumerate(pairwise(parts)):
-            if pair in ranks:
-                merges.append((ranks[pair], position))
+        merges = [
+            (ranks[pair], position)
+            for position, pair in enumerate(pairwise(parts))
+            if pair in ranks
+        ]
         if not merges:
             break
 

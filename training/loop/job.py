@@ -172,10 +172,11 @@ def prepare(path: Path, out: Path | None, limit: int | None, settings: list[str]
 
     # The base, guides and training data.
     base = find_base(recipe.base)
-    guides: dict[int, Base] = {}
-    for index, spec in enumerate(recipe.datasets):
-        if spec.guide is not None:
-            guides[index] = find_base(spec.guide, f"datasets.{index}.guide")
+    guides = {
+        index: find_base(spec.guide, f"datasets.{index}.guide")
+        for index, spec in enumerate(recipe.datasets)
+        if spec.guide is not None
+    }
     if recipe.lora is not None and recipe.lora.release == "adapter":
         check_base_branch(recipe.base, "base")
     sets = load_training_sets(recipe.datasets, recipe.limit, recipe.seed, not recipe.validation)

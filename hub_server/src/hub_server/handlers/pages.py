@@ -8,6 +8,7 @@ import json
 import re
 from codecs import getincrementaldecoder
 from collections import Counter
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -115,9 +116,6 @@ def build_rows_view(
 ) -> dict[str, object]:
     """Return the values of the template ``rows.html``: rows, the form's values, addresses.
 
-    An unknown config or split in the query becomes the first one, because the form keeps a split
-    of the old config when a visitor chooses another config.
-
     Args:
         call: the request, with the form's values as query.
         url: the address of the page.
@@ -125,12 +123,7 @@ def build_rows_view(
         files: path → file of the commit.
     """
     # Choose the split and its files.
-    # reversed: of configs with one name, the first one stays
-    configs_by_name = {config.name: config for config in reversed(configs)}
-    config = configs_by_name.get(call.query.get("config", ""), configs[0])
-    split = call.query.get("split", "")
-    if split not in config.splits:
-        split = next(iter(config.splits))
+    config, split = _choose_split(configs, call.query)
     paths = config.splits[split]
     stored_files = [call.hub.blobs.get_path(files[path].sha256) for path in paths[:MOST_FILES]]
 
@@ -148,7 +141,7 @@ def build_rows_view(
         )
     )
 
-    # Build the form's values, and the addresses that change one of them.
+    # The form's values, and its choices: (value, text) of each.
     query = {
         "config": config.name,
         "split": split,
@@ -156,28 +149,52 @@ def build_rows_view(
         "q": search_text,
         "view": "" if is_grouped else "table",
     }
-    split_names = dict.fromkeys(name for config in configs for name in config.splits)
-    is_filtered = query["label"] or search_text
-    other_view = "table" if is_grouped else ""
+    split_names: dict[str, None] = {}
+    for any_config in configs:
+        split_names |= dict.fromkeys(any_config.splits)
     label_options = [(name, f"{name} ({count:,} rows)") for name, count in window.labels]
+
+    # The addresses that change one of the values.
+    other_view = "table" if is_grouped else ""
+    all_rows_url = ""
+    if query["label"] or search_text:
+        all_rows_url = _build_rows_url(url, query, label="", q="")
     return {
         "window": window,
         "query": query,
-        "configs": [(config.name, config.name) for config in configs],
+        "configs": [(any_config.name, any_config.name) for any_config in configs],
         "splits": [(name, name) for name in split_names],
         "labels": [("", "all"), *label_options],
         "url": url,
+        # The file that cannot be read, if one cannot; the template names no other.
         "path": paths[window.broken or 0],
         "more_files": max(0, len(paths) - MOST_FILES),
         "page_urls": _build_page_urls(url, query, window),
         "other_view_url": _build_rows_url(url, query, view=other_view, page=window.page),
-        "all_rows_url": _build_rows_url(url, query, label="", q="") if is_filtered else "",
+        "all_rows_url": all_rows_url,
     }
 
 
+def _choose_split(configs: list[Config], query: Mapping[str, str]) -> tuple[Config, str]:
+    """Return the config of a query and the name of its split, else the first ones.
+
+    The form keeps the split of the old config when a visitor chooses another config.
+    """
+    config = configs[0]
+    for candidate in configs:
+        if candidate.name == query.get("config", ""):
+            config = candidate
+            break
+    split = query.get("split", "")
+    if split not in config.splits:
+        split = next(iter(config.splits))
+    return config, split
+
+
 def _build_rows_url(url: str, query: dict[str, str], **changes: object) -> str:
-    """Return the address of rows with some values of the query changed; empty ones go."""
-    values = {name: value for name, value in {**query, **changes}.items() if value}
+    """Return the address of rows for a query with ``changes``; empty values are left out."""
+    changed_query = query | changes
+    values = {name: value for name, value in changed_query.items() if value}
     return f"{url}?{urlencode(values)}#rows"
 
 

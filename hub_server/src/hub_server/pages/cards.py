@@ -143,47 +143,51 @@ def _load_yaml(text: str) -> Any:
         raise yaml.YAMLError("half a surrogate pair is not a character") from error
 
 
-class _OpenCollection(NamedTuple):
-    """A collection that has not ended: its anchor, the values before it, the levels beside it."""
+class _Extent(NamedTuple):
+    """The number of keys and values in a YAML node, and its levels of nested collections."""
 
-    anchor: str | None
-    values_before: int
-    levels_beside: int
+    values: int
+    levels: int
 
 
 def _check_extent(events: Iterator[yaml.Event]) -> None:
-    """Raise YAMLError for a document that is too deep or has too many values.
+    """Raise YAMLError for a document that is too deep, or has too many values or merges.
 
-    An alias counts as its content. PyYAML builds values by recursion, so 30,000 nested ``[`` crash
-    the process; nine lines of aliases stand for billions of values.
+    An alias counts as its content, and a long text as several values. PyYAML builds values by
+    recursion, so 30,000 nested ``[`` crash the process; nine lines of aliases stand for billions of
+    values.
     """
-    anchors: dict[str | None, tuple[int, int]] = {}  # anchor → values, levels
-    open_collections: list[_OpenCollection] = []
+    anchors: dict[str | None, _Extent] = {}  # anchor → the extent of its content
+    # the anchor of each open collection, and the extent of all that is before it
+    open_collections: list[tuple[str | None, _Extent]] = []
     values = 0
-    levels = 0  # inside the innermost open collection, so far
     merges = 0
+    levels = 0  # of the finished nodes in the innermost open collection
     for event in events:
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in anchors:
                 problem = f"alias *{event.anchor} has no anchor before it, or is inside of it"
                 raise _make_yaml_error(problem, event)
-            alias_values, alias_levels = anchors[event.anchor]
-            values += alias_values
-            levels = max(levels, alias_levels)
+            content = anchors[event.anchor]
+            values += content.values
+            levels = max(levels, content.levels)
         elif isinstance(event, yaml.ScalarEvent):
             weight = 1 + len(event.value) // _CHARACTERS_PER_VALUE
             values += weight
             merges += event.value == "<<"
-            anchors[event.anchor] = (weight, 0)
+            anchors[event.anchor] = _Extent(weight, 0)
         elif isinstance(event, yaml.CollectionStartEvent):
             anchors.pop(event.anchor, None)  # an alias inside its own collection is an error
-            open_collections.append(_OpenCollection(event.anchor, values, levels))
+            open_collections.append((event.anchor, _Extent(values, levels)))
             values += 1
             levels = 0
         elif isinstance(event, yaml.CollectionEndEvent):
-            closed = open_collections.pop()
-            anchors[closed.anchor] = (values - closed.values_before, levels + 1)
-            levels = max(closed.levels_beside, levels + 1)
+            anchor, before = open_collections.pop()
+            content = _Extent(values - before.values, levels + 1)
+            anchors[anchor] = content
+            levels = max(before.levels, content.levels)
+
+        # The deepest level so far is inside the innermost open collection.
         depth = len(open_collections) + levels
         if depth > _MAX_DEPTH or values > _MAX_VALUES or merges > _MAX_MERGES:
             most = f"{_MAX_DEPTH} levels, {_MAX_VALUES} keys and values or {_MAX_MERGES} merges"

@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import reduce
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -277,31 +276,41 @@ def bound_page(window: Window, page: int) -> None:
 
 
 def match_rows(batch: pa.RecordBatch, question: Question, label: Label) -> pa.Array:
-    """Return a mask of the rows with the label, and with the words in any text column.
+    """Return a mask, (rows,), of the rows that have the label and the words of a question.
 
-    Words match as a substring, in any case. An empty label or empty words match all rows.
+    An empty label or empty words match all rows.
     """
     mask = pa.repeat(True, batch.num_rows)
-    nothing = pa.repeat(False, batch.num_rows)
-
-    # The label, as the page shows it: several values of a column may be shown alike.
     if question.label:
-        column = pa.nulls(batch.num_rows)
-        if label.column in batch.schema.names:
-            column = decode_dictionary(batch.column(label.column))
-        label_masks = [
-            pc.equal(column, value)
-            for value in pc.unique(column)
-            if label.format(value.as_py()) == question.label
-        ]
-        mask = reduce(pc.or_, label_masks, nothing)
-
-    # The words, in any of the text columns.
+        mask = match_label(batch, label, question.label)
     if question.words:
-        texts = [column for column in map(decode_dictionary, batch.columns) if is_text(column.type)]
-        word_masks = [pc.match_substring(text, question.words, ignore_case=True) for text in texts]
-        has_words = reduce(pc.or_, [pc.fill_null(match, False) for match in word_masks], nothing)
-        mask = pc.and_(mask, has_words)
+        mask = pc.and_(mask, match_words(batch, question.words))
+    return mask
+
+
+def match_label(batch: pa.RecordBatch, label: Label, shown: str) -> pa.Array:
+    """Return a mask, (rows,), of the rows whose label the page shows as ``shown``.
+
+    No row matches in a file without the label's column.
+    """
+    mask = pa.repeat(False, batch.num_rows)
+    if label.column not in batch.schema.names:
+        return mask
+    # The page may show several values alike, e.g. numbers that differ in the seventh digit.
+    column = decode_dictionary(batch.column(label.column))
+    for value in pc.unique(column):
+        if label.format(value.as_py()) == shown:
+            mask = pc.or_(mask, pc.equal(column, value))
+    return mask
+
+
+def match_words(batch: pa.RecordBatch, words: str) -> pa.Array:
+    """Return a mask, (rows,), of the rows with the words in any text column, in any case."""
+    mask = pa.repeat(False, batch.num_rows)
+    for column in map(decode_dictionary, batch.columns):
+        if is_text(column.type):
+            matches = pc.match_substring(column, words, ignore_case=True)
+            mask = pc.or_(mask, pc.fill_null(matches, False))
     return mask
 
 

@@ -55,7 +55,7 @@ def main(
     with start_hub(artifacts, port) as hub:
         chain = Chain(hub, artifacts)
         calls = [partial(release_dataset, chain, name) for name in DATASETS]
-        # one core each: two processes of one thread are faster than one of two
+        # Two processes of one thread each are faster than one process of two threads.
         run_parallel(calls, 2)
         chain.release(RECIPES / f"{MODEL}.yaml")
         loaded = {MODEL: chain.load(MODEL, *DATASETS)}
@@ -66,7 +66,7 @@ def main(
 
 
 def release_dataset(chain: "Chain", name: str, stop: Event) -> None:
-    """Generate and publish a dataset; of several at a time, the first one shows its progress."""
+    """Generate and publish a dataset; only the first of ``DATASETS`` shows its progress."""
     chain.release(RECIPES / f"{name}.yaml", quiet=name != DATASETS[0], stop=stop)
 
 
@@ -126,7 +126,7 @@ class Chain:
         """
         logger.info(f"\n== {title}: sts-dino {command} {' '.join(arguments)}")
         with tempfile.TemporaryFile() as log:
-            stderr = log if quiet else 2
+            stderr = log if quiet else 2  # the number of this process's own stderr
             try:
                 run_stage(
                     command, *arguments, stop=stop, environment=self._environment, stderr=stderr
@@ -140,7 +140,8 @@ class Chain:
     def load(self, model: str, *datasets: str) -> dict[str, object]:
         """Load datasets and a model by name in a process with an empty cache.
 
-        Return the rows of the datasets and similarities of the model.
+        Return the JSON object of ``sts-dino verify``: ``datasets`` (rows by name, config and
+        split), ``similar`` and ``other`` (cosines).
         """
         logger.info("\n== load everything by name, with an empty cache")
         return read_answer("verify", ORG, model, *datasets, environment=self._environment)

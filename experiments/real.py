@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from sts_dino.experiments.demo.chain import Chain, format_report, start_hub
+from sts_dino.experiments.demo import Chain, format_report, start_hub
 from sts_dino.hub import cli
 from sts_dino.hub.contract.packaged import ENCODERS, GENERATORS
 from sts_dino.hub.contract.recipe import DatasetRecipe, ModelRecipe
@@ -74,8 +74,9 @@ def main(
     for model in NEEDED:
         if not model.is_here:
             raise InputError(model.folder, "is missing", hint="make lm downloads it")
-    # a trial is another dataset
-    artifacts = artifacts or ARTIFACTS / (f"real-{limit}" if limit else "real")
+    # A trial makes another dataset, in a folder of its own.
+    name = f"real-{limit}" if limit else "real"
+    artifacts = artifacts or ARTIFACTS / name
     start = time.monotonic()
     with start_hub(artifacts, port) as hub:
         chain = Chain(hub, artifacts)
@@ -96,7 +97,7 @@ def main(
 def generate_and_measure(
     chain: Chain, limit: int | None, workers: int, senteval: Path | None
 ) -> None:
-    """Generate the dataset, measure what its card shows, and publish it."""
+    """Generate the dataset, measure its label agreement and downstream gain, and publish it."""
     recipe = RECIPES / f"{DATASET}.yaml"
     directory = str(chain.artifacts / "datasets" / DATASET)
     offline = ["--set", f"@{OFFLINE}"]
@@ -111,7 +112,7 @@ def generate_and_measure(
 
     # label agreement and downstream gain
     chain.run_stage("label agreement", "fidelity", directory)
-    pairs = 2 * (limit or get_source_limit())  # of three labels: some texts are rejected
+    pairs = 2 * (limit or get_source_limit())  # of three labels, because some texts are rejected
     arguments = [directory, "--student", str(STUDENT), "--pairs", str(pairs)]
     if senteval:
         arguments += ["--senteval-data", str(senteval)]
@@ -120,6 +121,7 @@ def generate_and_measure(
     arguments += ["--workers", str(workers), *offline, "--out", str(chain.artifacts / "value")]
     chain.run_stage("downstream gain", "value", *arguments)
 
+    # the publication, with the measurements on the card
     chain.release(recipe, *options)
 
 

@@ -1,8 +1,8 @@
 """Load what was published, by repo id, as a user would: sts-dino verify ORG MODEL DATASET...
 
-Nothing of ours reads anything: datasets and sentence-transformers alone must do. They get an empty
-cache in a temporary folder, so that everything comes from the Hub; the caches of the person who
-runs this stay as they are. Prints one JSON object.
+Only ``datasets`` and ``sentence-transformers`` read the artefacts, no code of this project. They
+get an empty cache in a temporary folder, so that everything comes from the Hub; the user's own
+caches are not touched. Prints one JSON object.
 """
 
 import json
@@ -18,7 +18,7 @@ import typer
 from sts_dino.hub import cli
 
 app = cli.make_app(__doc__)
-# A cache that is named by one of these is used in place of the one below HF_HOME.
+# Variables that name a cache outside HF_HOME
 _CACHES = (
     "HF_HUB_CACHE",
     "HUGGINGFACE_HUB_CACHE",
@@ -31,9 +31,10 @@ _CACHES = (
 
 @contextmanager
 def use_empty_cache() -> Iterator[Path]:
-    """Set HF_HOME to an empty temporary folder for libraries that are imported inside.
+    """Set HF_HOME to an empty temporary folder, and yield it; the user's login stays in use.
 
-    The login stays in use.
+    Only libraries that are imported inside the block use it. All environment variables are restored
+    at its end.
     """
     environment = dict(os.environ)
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -51,9 +52,9 @@ def use_empty_cache() -> Iterator[Path]:
 
 
 def count_dataset_rows(repo_id: str) -> dict[str, dict[str, int]]:
-    """Count the rows of every config and split of a dataset.
+    """Return config → split → number of rows of a dataset.
 
-    The first row of each split is also read by streaming and compared.
+    The first row of each split is also read by streaming. Raises SystemExit if it differs.
     """
     from datasets import get_dataset_config_names, load_dataset
 
@@ -69,7 +70,10 @@ def count_dataset_rows(repo_id: str) -> dict[str, dict[str, int]]:
 
 
 def compute_similarities(repo_id: str) -> dict[str, float]:
-    """Compute two cosines of a model: of two sentences about a flute, and of two topics."""
+    """Return two cosines of a model, rounded to three decimals.
+
+    ``similar``: of two sentences about a flute. ``other``: of one of them and another topic.
+    """
     from sentence_transformers import SentenceTransformer
 
     encoder = SentenceTransformer(repo_id, trust_remote_code=False)
