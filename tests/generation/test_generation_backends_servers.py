@@ -591,7 +591,7 @@ def test_kept_answers_outlive_their_process(tmp_path):
         RunError, match=r"run.answers.sqlite: cannot keep answers: database or disk is full"
     ):
         for number in range(100):
-            cache.add(hash_request(number), Answer("x" * 1000, None, None, None, None))
+            cache.add([hash_request(number)], [Answer("x" * 1000, None, None, None, None)])
     path.write_bytes(b"no journal" * 1000)
     with pytest.raises(InputError, match=r"is not a journal of answers.*move it away"):
         AnswerCache(path)
