@@ -194,16 +194,10 @@ def main(
         --in-process qwen2.5-coder-1.5b-instruct --out chat_ways.json
     """
     # What the user named, before a request is sent
-    served = parse_server("NAME@URL", server)
-    if served is None:
-        raise InputError("NAME@URL", f"{server!r} is no server", allowed="NAME@http://HOST:PORT/v1")
+    model = require_server_model(server)
     if not sentences.is_file():
         raise InputError(f"--sentences {sentences}", "no such file")
-    chosen_ways = ways or list(WAYS)
-    for way in chosen_ways:
-        if way not in WAYS:
-            hint = suggest_choice(way, WAYS)
-            raise InputError("--way", f"unknown: {way}", allowed=", ".join(WAYS), hint=hint)
+    chosen_ways = choose_ways(ways)
     judge_places = {name: locate_encoder("--judge", name) for name in judges or JUDGES}
     encoder = {"path": locate_encoder("--selector", selector)} if selector else None
 
@@ -225,9 +219,9 @@ def main(
 
     # The result
     selecting = str(find_minilm()) if encoder is None else encoder["path"]
-    same = [name for name, place in judge_places.items() if place == selecting]
+    place_names = {place: name for name, place in judge_places.items()}
     result = ChatWays(
-        model=served.model,
+        model=model,
         in_process=in_process,
         sentences=count_sentences(runs),
         corpus=sentences.name,
@@ -235,13 +229,30 @@ def main(
         candidates=candidates,
         choices=choices,
         selector=selector or "all-minilm-l6-v2",
-        selecting_judge=same[0] if same else None,
+        selecting_judge=place_names.get(selecting),
         ways=figures,
     )
     if out is not None:
         write_json(out, result)
         logger.info(f"wrote {out}")
     print(format_result(result))
+
+
+def require_server_model(server: str) -> str:
+    """Return the name of the model in NAME@URL. Raises InputError for any other text."""
+    served = parse_server("NAME@URL", server)
+    if served is None:
+        raise InputError("NAME@URL", f"{server!r} is no server", allowed="NAME@http://HOST:PORT/v1")
+    return served.model
+
+
+def choose_ways(requested: list[str] | None) -> list[str]:
+    """Return the requested ways, or all of them. Raises InputError for an unknown one."""
+    for way in requested or []:
+        if way not in WAYS:
+            hint = suggest_choice(way, WAYS)
+            raise InputError("--way", f"unknown: {way}", allowed=", ".join(WAYS), hint=hint)
+    return requested or list(WAYS)
 
 
 def locate_encoder(option: str, name: str) -> str:
@@ -373,10 +384,17 @@ class Outcomes:
     labels: list[str]
     fits: NDArray[np.bool_]
 
+    @property
+    def agreement(self) -> float:
+        """The share of pairs that fit; 0 without pairs."""
+        return float(self.fits.mean()) if len(self.fits) else 0.0
+
 
 def judge_pairs(directory: Path, embeddings: Embeddings) -> Outcomes:
-    """Return whether a judge gives each pair of a run its label."""
+    """Return whether a judge gives each pair of a run its label; a run may have no pairs."""
     recipe = load_recipe(directory / RECIPE, DatasetRecipe)
+    if not require_complete(directory).counts["kept"]:
+        return Outcomes([], [], np.zeros(0, dtype=bool))
     score_of = {label.name: label.score or 0.0 for label in recipe.written_labels}
     pairs, _ = draw_pairs(find_rows(str(directory)), EVERY_SENTENCE, RESAMPLING_SEED)
     first = list(pairs["first"])
@@ -398,18 +416,17 @@ def summarize_outcomes(
         plain: those of the way ``plain``; None: no difference.
         sentences: the source sentences of all ways, which are resampled.
     """
-    agreement = float(outcome.fits.mean())
     samples = resample_agreement(outcome, sentences)
     over_plain = None
     if plain is not None:
         differences = samples - resample_agreement(plain, sentences)
-        over_plain = make_bootstrap_interval(agreement - float(plain.fits.mean()), differences)
+        over_plain = make_bootstrap_interval(outcome.agreement - plain.agreement, differences)
     by_label: dict[str, float] = {}
     for label in dict.fromkeys(outcome.labels):
         is_label = np.array([name == label for name in outcome.labels])
         by_label[label] = round(float(outcome.fits[is_label].mean()), 4)
     return JudgeFigures(
-        agreement=make_bootstrap_interval(agreement, samples),
+        agreement=make_bootstrap_interval(outcome.agreement, samples),
         labels=by_label,
         over_plain=over_plain,
     )
@@ -418,7 +435,7 @@ def summarize_outcomes(
 def resample_agreement(outcome: Outcomes, sentences: Sequence[str]) -> Samples:
     """Return the agreement in each bootstrap resample of the sentences; alike for all ways."""
     number_of = {text: number for number, text in enumerate(sentences)}
-    numbers = np.array([number_of[text] for text in outcome.first])
+    numbers = np.array([number_of[text] for text in outcome.first], dtype=np.int64)
     pairs = np.bincount(numbers, minlength=len(sentences))
     fitting = np.bincount(numbers, weights=outcome.fits, minlength=len(sentences))
     generator = np.random.default_rng(RESAMPLING_SEED)
