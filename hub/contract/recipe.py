@@ -837,10 +837,10 @@ class Selection(Strict):
 
     # usable texts that are generated for each one wanted
     candidates: Annotated[int, Field(ge=2)] = 4
-    # the encoder's folder, or its Hub id; left out: all-minilm-l6-v2 of sts-dino lm, for other
+    # the encoder's folder; without path and repo_id: all-minilm-l6-v2 of sts-dino lm, for other
     # languages than English multilingual-e5-small
     path: str | None = None
-    repo_id: str | None = None
+    repo_id: str | None = None  # or its Hub id: ORG/NAME
     revision: str | None = None  # a commit or a tag of repo_id
 
     rules = (
