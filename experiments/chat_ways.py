@@ -309,9 +309,8 @@ class WayMaker:
 
 def has_begun(run: Path) -> bool:
     """Return whether a run was begun and is not complete."""
-    if not (run / MANIFEST).is_file():
-        return False
-    return not read_manifest(run).complete
+    manifest = read_manifest(run)
+    return manifest is not None and not manifest.complete
 
 
 def count_sentences(runs: Mapping[str, WayRun]) -> int:

@@ -114,15 +114,11 @@ class AnswerCache:
 
         All of them are on the disk when this returns. Any thread may call.
         """
-        with self._lock_connection():
+        rows = [(key, *astuple(answer)) for key, answer in zip(keys, answers, strict=False)]
+        # one transaction, which an error rolls back
+        with self._lock_connection(), self._connection:
             self._connection.execute("BEGIN")
-            try:
-                for key, answer in zip(keys, answers, strict=False):
-                    self._connection.execute(_INSERT, (key, *astuple(answer)))
-                self._connection.execute("COMMIT")
-            except sqlite3.Error:
-                self._connection.execute("ROLLBACK")
-                raise
+            self._connection.executemany(_INSERT, rows)
 
     def sum_tokens(self) -> dict[str, int]:
         """Return sums over all answers, those of earlier processes included.

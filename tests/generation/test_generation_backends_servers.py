@@ -573,7 +573,7 @@ def test_the_documented_recipes_are_valid():
         for block in blocks
         if block.startswith("    model:")
     ]
-    assert [LanguageModel.model_validate(section).backend for section in sections] == ["openai"] * 4
+    assert [LanguageModel.model_validate(section).backend for section in sections] == ["openai"] * 5
 
 
 def test_kept_answers_outlive_their_process(tmp_path):
@@ -581,7 +581,7 @@ def test_kept_answers_outlive_their_process(tmp_path):
         tmp_path / "run.answers.sqlite",
         Answer('héllo"\x00', "stop", 3, None, -0.5, "lm-1"),
     )
-    AnswerCache(path).add(hash_request("a", 1), answer)
+    AnswerCache(path).add([hash_request("a", 1)], [answer])
     cache = AnswerCache(path)
     assert cache.find(hash_request("a", 1)) == answer and cache.find(hash_request("a", 2)) is None
     assert list(cache.sum_tokens().values()) == [1, 3, 0, 1]
