@@ -25,6 +25,7 @@ from sts_dino.hub.contract.recipe_file import load_recipe
 from sts_dino.hub.contract.run_dir import Manifest
 from sts_dino.hub.contract.shards import read_shard
 from sts_dino.hub.errors import InputError
+from sts_dino.model_cards.render import render
 from sts_dino.proposals.label_ways import BEST_OF_N, CONTRAST, PLAIN, make_way
 
 LABELS = ("1", "0.5", "0")
@@ -47,12 +48,13 @@ def make_recipe(folder: Path, base_url: str, way: str = PLAIN, **changes: Any) -
             **{"kind": "file", "path": str(folder / "texts.txt")},
             **{"description": "d", "license": "mit"},
         },
-        "model": {"backend": "openai", "chat_template": True, "license": "x", "server": server},
+        "model": {"backend": "openai", "chat_template": True, "license": "mit", "server": server},
         "labels.0.counter_labels": [],
         "labels.1.counter_labels": [],
         "labels.2.counter_labels": [],
         "few_shot": few_shot,
         "premise_tokens": None,
+        "license": "mit",
         "decoding": {"top_k": 0, "samples": 1, "max_attempts": 3},
         "postprocess": {"sampled_negatives": 0, "near_copy": 0.8, "validation_fraction": 0},
         **make_way(way, LABELS),
@@ -71,6 +73,12 @@ def write(recipe: DatasetRecipe, directory: Path) -> tuple[Manifest, dict[str, l
             config = file.config.partition("-")[0]
             rows.setdefault(config, []).extend(read_shard(directory / file.path))
     return manifest, rows
+
+
+def read_card(directory: Path) -> str:
+    """The pages of a run's card."""
+    pages = [page for name, page in render(directory).items() if name.endswith(".md")]
+    return b"".join(pages).decode()
 
 
 def get_sentence(body: dict[str, Any]) -> str:
@@ -104,6 +112,9 @@ def test_one_request_has_the_texts_of_all_labels_and_a_refused_one_is_asked_agai
         )
         again, _ = write(recipe, tmp_path / "again")
         assert len(server.bodies) == len(bodies) and again.counts == manifest.counts
+
+    card = read_card(tmp_path / "run")
+    assert "| texts of one request | one for each label |" in card
 
     # two requests a sentence: the second for the refused text
     assert len(bodies) == 2 * len(SENTENCES)
@@ -169,6 +180,8 @@ def test_the_texts_of_one_answer_are_candidates_also_of_a_server_that_lies_about
         write(recipe, tmp_path / "again")
         assert len(server.bodies) == requests * pairs, "no request is paid twice"
     assert ("gives 1 of the texts" in caplog.text) == (most == 1)
+    card = read_card(tmp_path / "run")
+    assert "among which an encoder chooses by cosine | 4 |" in card and "`cosine`" in card
     assert manifest.counts["kept"] == pairs
     assert manifest.counts["rejected"] == {"not_best": 3 * pairs}
     assert len(rows["raw"]) == 4 * pairs
