@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from sts_dino.experiments import domains, pair_quality, search, source_sentences
+from sts_dino.experiments import chat_ways, domains, pair_quality, search, source_sentences
 from sts_dino.experiments.page import match_effects, write_pages
 from sts_dino.experiments.plan import Experiment, read_plan
 from sts_dino.experiments.runner import Runner, read_result
@@ -32,6 +32,7 @@ app = cli.make_app("Run experiments; results go to experiments/results (docs/res
 app.command("source-sentences")(source_sentences.main)
 app.command("search")(search.main)
 app.command("domains")(domains.main)
+app.command("chat-ways")(chat_ways.main)
 app.command("pair-quality")(pair_quality.main)
 app.command("refinish")(refinish_run)
 

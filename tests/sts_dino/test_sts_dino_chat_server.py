@@ -23,6 +23,7 @@ from sts_dino.hub.contract.recipe_file import load_recipe
 from sts_dino.hub.errors import InputError
 from sts_dino.new import CorpusChoices, propose
 from sts_dino.payment import Payment
+from sts_dino.proposals.label_ways import BEST_OF_N, CONTRAST, WAYS
 from sts_dino.proposals.recipes import choose_generator
 
 SENTENCES = [f"The ferry number {number} leaves the harbour at noon." for number in range(12)]
@@ -96,6 +97,18 @@ def test_prices_and_budget_are_keys_of_a_server_alone():
             Payment(**options)
     with pytest.raises(InputError, match="are of a model behind a server"):
         Payment(1, 1).format_settings(local)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_default_way_is_one_constant(way, corpus, monkeypatch):
+    monkeypatch.setattr("sts_dino.proposals.recipes.DEFAULT_WAY", way)
+    with ordered_server(answer_json) as server:
+        choices = CorpusChoices(lm=f"m@{server.base_url}", lm_license="mit")
+        proposal = propose(corpus, corpus.with_name("texts.yaml"), "pairs", choices)
+    recipe = load_recipe(proposal.recipe, DatasetRecipe)
+    assert recipe.has_contrast == (way == CONTRAST)
+    assert (recipe.selection is not None) == (way == BEST_OF_N)
+    assert recipe.decoding.max_attempts == (8 if way == BEST_OF_N else 5)
 
 
 def start(folder: Path, *words: str) -> "subprocess.Popen[str]":

@@ -1,0 +1,485 @@
+"""Ways to generate pairs with a chat server, beside self-debiasing in this process.
+
+Each way generates the pairs of the same source sentences. Judge encoders order the pairs of a way
+by cosine, as ``sts-dino fidelity`` does: the pairs with the lowest cosines stand for the lowest
+label, as many as have it, and so on. Label agreement is the share of pairs that stand for their own
+label.
+"""
+
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from pydantic import Field
+
+from sts_dino.eval.audit.agreement import (
+    INTERVAL_PERCENTILES,
+    SOURCE_RESAMPLES,
+    compute_wilson_interval,
+    make_interval,
+)
+from sts_dino.eval.audit.command import silence_transformers
+from sts_dino.eval.audit.fidelity import draw_pairs, find_fitting_pairs
+from sts_dino.eval.audit.source import find_rows
+from sts_dino.eval.encoders.embeddings import Embeddings, compute_cosines
+from sts_dino.eval.encoders.load import (
+    find_local_encoder,
+    find_minilm,
+    load_encoder,
+    require_model,
+)
+from sts_dino.experiments.speed.trials import format_table
+from sts_dino.experiments.steps import Steps, hash_parts
+from sts_dino.generation.backends.registry import parse_server
+from sts_dino.hub.contract.measured import Interval, write_json
+from sts_dino.hub.contract.recipe import DatasetRecipe
+from sts_dino.hub.contract.recipe_file import load_recipe
+from sts_dino.hub.contract.results import Frozen
+from sts_dino.hub.contract.run_dir import (
+    ARTIFACTS,
+    MANIFEST,
+    RECIPE,
+    lock_run,
+    read_manifest,
+    require_complete,
+)
+from sts_dino.hub.durable import hash_file, write_text
+from sts_dino.hub.errors import InputError, suggest_choice
+from sts_dino.proposals.label_ways import CANDIDATES, PLAIN, WAYS, make_way
+from sts_dino.release.options import format_settings
+
+logger = logging.getLogger(__name__)
+
+SELF_DEBIASING = "self-debiasing"  # the way of the model in this process
+JUDGES = ("embeddinggemma-300m", "all-minilm-l6-v2")
+DEFAULT_SENTENCES = 120
+FEWEST_SENTENCES = 8
+EVERY_SENTENCE = 10**9  # more than a run has
+RESAMPLING_SEED = 0
+NAME = "chat-ways"  # of the datasets
+
+Samples = NDArray[np.float64]
+
+
+class JudgeFigures(Frozen):
+    """Label agreement of a way by one judge; intervals resample source sentences.
+
+    agreement: share of pairs whose place in the judge's order is their label's.
+    labels: label → the same share of its pairs.
+    over_plain: the agreement minus that of the way ``plain``; None without it.
+    """
+
+    agreement: Interval
+    labels: dict[str, float]
+    over_plain: Interval | None
+
+
+class WayFigures(Frozen):
+    """The pairs of one way.
+
+    wanted: pairs of all sentences and labels. paid: texts that the model generated. kept: pairs
+    after all filters.
+    kept_of_wanted, kept_of_paid: shares with Wilson's intervals.
+    prompt_tokens, completion_tokens: as the server counts them; None in this process.
+    seconds: of generation. was_resumed: whether a killed run was resumed: some seconds are missing.
+    rejected: reason → texts.
+    judges: judge → figures.
+    """
+
+    wanted: int
+    paid: int
+    kept: int
+    kept_of_wanted: Interval
+    kept_of_paid: Interval
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    seconds: float
+    was_resumed: bool
+    rejected: dict[str, int]
+    judges: dict[str, JudgeFigures] = Field(default_factory=dict)
+
+
+class ChatWays(Frozen):
+    """The comparison of the ways on the same source sentences.
+
+    model: the name of the model on the server. in_process: the language model in this process.
+    sentences: the number of source sentences. corpus, sha256: their file.
+    candidates, choices, selector: settings of ``best-of-n``. selecting_judge: the judge that is the
+    selector, too, so that its agreement flatters this way.
+    """
+
+    model: str
+    in_process: str | None
+    sentences: int
+    corpus: str
+    sha256: str
+    candidates: int
+    choices: int
+    selector: str
+    selecting_judge: str | None
+    ways: dict[str, WayFigures]
+
+
+@dataclass(frozen=True)
+class WayRun:
+    """The finished run of a way. ``was_resumed``: as of ``WayFigures``."""
+
+    directory: Path
+    was_resumed: bool
+
+
+def main(
+    server: Annotated[
+        str, typer.Argument(metavar="NAME@URL", help="Model of a running chat server")
+    ],
+    sentences: Annotated[
+        Path, typer.Option("--sentences", metavar="FILE", help="Source sentences, one a line")
+    ],
+    limit: Annotated[
+        int, typer.Option(min=FEWEST_SENTENCES, help="Number of source sentences")
+    ] = DEFAULT_SENTENCES,
+    judges: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--judge",
+            metavar="ENCODER",
+            help=f"Judge: NAME of sts-dino lm or folder; repeatable [default: {', '.join(JUDGES)}]",
+        ),
+    ] = None,
+    ways: Annotated[
+        list[str] | None,
+        typer.Option("--way", help=f"{', '.join(WAYS)}; repeatable [default: all]"),
+    ] = None,
+    in_process: Annotated[
+        str | None,
+        typer.Option(
+            "--in-process", metavar="LM", help="The same model with self-debiasing: NAME or folder"
+        ),
+    ] = None,
+    lm_license: Annotated[str | None, typer.Option(help="Licence of the language model")] = None,
+    language: Annotated[
+        str | None, typer.Option(metavar="CODE", help="Language [default: recognised]")
+    ] = None,
+    candidates: Annotated[
+        int, typer.Option(min=2, help="Texts of a label among which best-of-n chooses")
+    ] = CANDIDATES,
+    choices: Annotated[
+        int, typer.Option(min=1, help="Texts of one request for best-of-n (the field n)")
+    ] = 1,
+    selector: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ENCODER",
+            help="Encoder that chooses for best-of-n: NAME of sts-dino lm or folder "
+            "[default: all-minilm-l6-v2]",
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Result to write")] = None,
+    folder: Annotated[Path, typer.Option("--folder", help="Folder of the steps")] = ARTIFACTS
+    / "chat-ways",
+) -> None:
+    """Compare ways to generate pairs with a chat server by judges, kept pairs, tokens and seconds.
+
+    Finished steps are kept, and a killed command resumes without paying for a request twice.
+
+    Examples:
+
+      sts-dino experiment chat-ways qwen@http://127.0.0.1:8080/v1 --sentences texts.txt \\
+        --in-process qwen2.5-coder-1.5b-instruct --out chat_ways.json
+    """
+    # What the user named, before a request is sent
+    model = require_server_model(server)
+    if not sentences.is_file():
+        raise InputError(f"--sentences {sentences}", "no such file")
+    chosen_ways = choose_ways(ways)
+    judge_places = {name: locate_encoder("--judge", name) for name in judges or JUDGES}
+    encoder = {"path": locate_encoder("--selector", selector)} if selector else None
+
+    # The runs, and what the judges say
+    maker = WayMaker(Steps(folder), sentences, limit, lm_license, language)
+    runs: dict[str, WayRun] = {}
+    with lock_run(folder):
+        recipe = maker.propose(server)
+        labels = [label.name for label in load_recipe(recipe, DatasetRecipe).written_labels]
+        for way in chosen_ways:
+            settings = make_way(
+                way, labels, candidates=candidates, encoder=encoder, choices=choices
+            )
+            runs[way] = maker.write(recipe, way, settings)
+        if in_process is not None:
+            local = maker.propose(in_process)
+            runs[SELF_DEBIASING] = maker.write(local, SELF_DEBIASING, {"premise_tokens": None})
+        figures = measure_ways(runs, judge_places, folder / "embeddings")
+
+    # The result
+    selecting = str(find_minilm()) if encoder is None else encoder["path"]
+    place_names = {place: name for name, place in judge_places.items()}
+    result = ChatWays(
+        model=model,
+        in_process=in_process,
+        sentences=count_sentences(runs),
+        corpus=sentences.name,
+        sha256=hash_file(sentences),
+        candidates=candidates,
+        choices=choices,
+        selector=selector or "all-minilm-l6-v2",
+        selecting_judge=place_names.get(selecting),
+        ways=figures,
+    )
+    if out is not None:
+        write_json(out, result)
+        logger.info(f"wrote {out}")
+    print(format_result(result))
+
+
+def require_server_model(server: str) -> str:
+    """Return the name of the model in NAME@URL. Raises InputError for any other text."""
+    served = parse_server("NAME@URL", server)
+    if served is None:
+        raise InputError("NAME@URL", f"{server!r} is no server", allowed="NAME@http://HOST:PORT/v1")
+    return served.model
+
+
+def choose_ways(requested: list[str] | None) -> list[str]:
+    """Return the requested ways, or all of them. Raises InputError for an unknown one."""
+    for way in requested or []:
+        if way not in WAYS:
+            hint = suggest_choice(way, WAYS)
+            raise InputError("--way", f"unknown: {way}", allowed=", ".join(WAYS), hint=hint)
+    return requested or list(WAYS)
+
+
+def locate_encoder(option: str, name: str) -> str:
+    """Return the folder of an encoder that a user named.
+
+    Raises InputError for one that is not on this machine.
+    """
+    place = find_local_encoder(name) or name
+    if not Path(place).is_dir():
+        raise InputError(
+            option, f"no encoder {name!r} here", hint=f"sts-dino lm {name}, or a folder"
+        )
+    require_model(place)
+    return place
+
+
+class WayMaker:
+    """Proposes recipes for a file of sentences, and generates their pairs; each step runs once."""
+
+    def __init__(
+        self,
+        steps: Steps,
+        sentences: Path,
+        limit: int,
+        lm_license: str | None,
+        language: str | None,
+    ):
+        self.steps = steps
+        self.sentences = sentences
+        self.options = ["--limit", str(limit), "--license", "unlicensed", "--name", NAME]
+        self.options += ["--lm-license", lm_license] if lm_license else []
+        self.options += ["--language", language] if language else []
+
+    def propose(self, lm: str) -> Path:
+        """Return the recipe that ``sts-dino new`` proposes for a language model."""
+        key = hash_parts(lm, hash_file(self.sentences), self.options)
+        recipe = self.steps.folder / "recipes" / f"{NAME}-{key}.yaml"
+        command = ["new", str(self.sentences), "--lm", lm, "--no-probe", "--out", str(recipe)]
+        self.steps.run_once("recipe", key, [*command, *self.options], f"recipe for {lm}", recipe)
+        return recipe
+
+    def write(self, recipe: Path, way: str, settings: Mapping[str, Any]) -> WayRun:
+        """Return the run of a recipe with the settings of a way."""
+        words = [f"{name}={json.dumps(value)}" for name, value in settings.items()]
+        key = hash_parts(recipe.read_text(encoding="utf-8"), words)
+        run = self.steps.folder / "datasets" / f"{way}-{key}"
+        mark = run.with_name(f"{run.name}.resumed")
+        if has_begun(run):
+            write_text(mark, "")
+        command = ["write", str(recipe), "--out", str(run), *format_settings(words)]
+        self.steps.run_once("dataset", key, command, way, run / MANIFEST)
+        return WayRun(run, mark.exists())
+
+
+def has_begun(run: Path) -> bool:
+    """Return whether a run was begun and is not complete."""
+    manifest = read_manifest(run)
+    return manifest is not None and not manifest.complete
+
+
+def count_sentences(runs: Mapping[str, WayRun]) -> int:
+    """Return the number of source sentences of the runs.
+
+    Raises InputError where a model skips sentences that another one takes.
+    """
+    counts = {way: require_complete(run.directory).counts["sources"] for way, run in runs.items()}
+    if len(set(counts.values())) > 1:
+        raise InputError("--sentences", f"the ways have different numbers of sentences: {counts}")
+    return int(next(iter(counts.values())))
+
+
+def measure_ways(
+    runs: Mapping[str, WayRun], judge_places: Mapping[str, str], cache: Path
+) -> dict[str, WayFigures]:
+    """Return the figures of each way; embeddings are kept in the folder ``cache``."""
+    figures = {way: count_texts(run) for way, run in runs.items()}
+    outcomes: dict[str, dict[str, Outcomes]] = {way: {} for way in runs}
+    silence_transformers()
+    for judge, place in judge_places.items():
+        with Embeddings(load_encoder(place), cache) as embeddings:
+            for way, run in runs.items():
+                outcomes[way][judge] = judge_pairs(run.directory, embeddings)
+
+    # The sentences of every way are resampled together
+    every = [outcome for by_judge in outcomes.values() for outcome in by_judge.values()]
+    sentences = list(dict.fromkeys(text for outcome in every for text in outcome.first))
+    for way, by_judge in outcomes.items():
+        for judge, outcome in by_judge.items():
+            plain = outcomes[PLAIN][judge] if PLAIN in outcomes and way != PLAIN else None
+            figures[way].judges[judge] = summarize_outcomes(outcome, plain, sentences)
+    return figures
+
+
+def count_texts(run: WayRun) -> WayFigures:
+    """Return the counts of a run, without judges."""
+    directory = run.directory
+    counts = require_complete(directory).counts
+    recipe = load_recipe(directory / RECIPE, DatasetRecipe)
+    labels = recipe.written_labels
+    wanted = counts["sources"] * sum(recipe.get_decoding(label).samples for label in labels)
+    usage: dict[str, Any] = {}
+    path = directory.with_name(f"{directory.name}.usage.json")
+    paid = counts["requested"]
+    if path.is_file():
+        usage = json.loads(path.read_bytes())
+        paid = usage["answers"] * (len(labels) if recipe.has_contrast else 1)
+    timing = json.loads(directory.with_name(f"{directory.name}.timing.json").read_bytes())
+    kept = counts["kept"]
+    return WayFigures(
+        wanted=wanted,
+        paid=paid,
+        kept=kept,
+        kept_of_wanted=compute_wilson_interval(kept, wanted),
+        kept_of_paid=compute_wilson_interval(kept, max(kept, paid)),
+        prompt_tokens=usage.get("prompt_tokens"),
+        completion_tokens=usage.get("completion_tokens"),
+        seconds=timing["seconds"],
+        was_resumed=run.was_resumed,
+        rejected=counts["rejected"],
+    )
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """The pairs of a way by one judge: source sentence, label, and whether the pair fits, (n,)."""
+
+    first: list[str]
+    labels: list[str]
+    fits: NDArray[np.bool_]
+
+    @property
+    def agreement(self) -> float:
+        """The share of pairs that fit; 0 without pairs."""
+        return float(self.fits.mean()) if len(self.fits) else 0.0
+
+
+def judge_pairs(directory: Path, embeddings: Embeddings) -> Outcomes:
+    """Return whether a judge gives each pair of a run its label; a run may have no pairs."""
+    recipe = load_recipe(directory / RECIPE, DatasetRecipe)
+    if not require_complete(directory).counts["kept"]:
+        return Outcomes([], [], np.zeros(0, dtype=bool))
+    score_of = {label.name: label.score or 0.0 for label in recipe.written_labels}
+    pairs, _ = draw_pairs(find_rows(str(directory)), EVERY_SENTENCE, RESAMPLING_SEED)
+    first = list(pairs["first"])
+    second = list(pairs["second"])
+    embeddings.declare([*first, *second])
+    cosines = compute_cosines(embeddings.embed(first), embeddings.embed(second))
+    labels = [str(label) for label in pairs["label"]]
+    scores = np.array([score_of[label] for label in labels])
+    return Outcomes(first, labels, find_fitting_pairs(scores, np.asarray(cosines)))
+
+
+def summarize_outcomes(
+    outcome: Outcomes, plain: Outcomes | None, sentences: Sequence[str]
+) -> JudgeFigures:
+    """Return the figures of a way by one judge.
+
+    Args:
+        outcome: the pairs of the way.
+        plain: those of the way ``plain``; None: no difference.
+        sentences: the source sentences of all ways, which are resampled.
+    """
+    samples = resample_agreement(outcome, sentences)
+    over_plain = None
+    if plain is not None:
+        differences = samples - resample_agreement(plain, sentences)
+        over_plain = make_bootstrap_interval(outcome.agreement - plain.agreement, differences)
+    by_label: dict[str, float] = {}
+    for label in dict.fromkeys(outcome.labels):
+        is_label = np.array([name == label for name in outcome.labels])
+        by_label[label] = round(float(outcome.fits[is_label].mean()), 4)
+    return JudgeFigures(
+        agreement=make_bootstrap_interval(outcome.agreement, samples),
+        labels=by_label,
+        over_plain=over_plain,
+    )
+
+
+def resample_agreement(outcome: Outcomes, sentences: Sequence[str]) -> Samples:
+    """Return the agreement in each bootstrap resample of the sentences; alike for all ways."""
+    number_of = {text: number for number, text in enumerate(sentences)}
+    numbers = np.array([number_of[text] for text in outcome.first], dtype=np.int64)
+    pairs = np.bincount(numbers, minlength=len(sentences))
+    fitting = np.bincount(numbers, weights=outcome.fits, minlength=len(sentences))
+    generator = np.random.default_rng(RESAMPLING_SEED)
+    draws = generator.integers(0, len(sentences), (SOURCE_RESAMPLES, len(sentences)))
+    shares: Samples = fitting[draws].sum(axis=1) / np.maximum(1, pairs[draws].sum(axis=1))
+    return shares
+
+
+def make_bootstrap_interval(value: float, samples: Samples) -> Interval:
+    """Return a value with the 95 % interval of its resamples."""
+    low, high = np.percentile(samples, INTERVAL_PERCENTILES)
+    return make_interval(value, low, high)
+
+
+def format_result(result: ChatWays) -> str:
+    """Return the table, and lines about its columns."""
+    judges = list(next(iter(result.ways.values())).judges)
+    header = ["way", *(f"agreement, {judge}" for judge in judges)]
+    header += ["kept of wanted", "kept of paid", "prompt tokens", "new tokens", "seconds a pair"]
+    rows = [format_way(way, figures, judges) for way, figures in result.ways.items()]
+    lines = [
+        format_table(header, rows, names=1),
+        f"{result.sentences} source sentences of {result.corpus}; agreement: share of pairs whose "
+        "place in the judge's order is their label's; 95 % intervals over source sentences, of "
+        "shares Wilson's",
+    ]
+    if result.selecting_judge and any(way == WAYS[-1] for way in result.ways):
+        lines.append(
+            f"{result.selecting_judge} also chooses the texts of {WAYS[-1]}: its agreement "
+            "flatters that way"
+        )
+    resumed = [way for way, figures in result.ways.items() if figures.was_resumed]
+    if resumed:
+        lines.append(f"killed and resumed, so that seconds lack some: {', '.join(resumed)}")
+    return "\n".join(lines)
+
+
+def format_way(way: str, figures: WayFigures, judges: Iterable[str]) -> list[str]:
+    """Return the cells of a way."""
+    tokens = [figures.prompt_tokens, figures.completion_tokens]
+    return [
+        way,
+        *(str(figures.judges[judge].agreement) for judge in judges),
+        str(figures.kept_of_wanted),
+        f"{figures.kept_of_paid.value:.2f}",
+        *("–" if count is None else f"{count:,}" for count in tokens),
+        f"{figures.seconds / max(1, figures.kept):.2f}",
+    ]

@@ -1,0 +1,199 @@
+"""Selection: an encoder chooses the best of several texts for a source sentence and label.
+
+It takes the place of self-debiasing where a server draws the tokens. The label of the highest score
+keeps the texts with the highest cosines to the source sentence: the filters have already rejected
+copies and near-copies. The label of the lowest score keeps the texts with the lowest cosines. A
+label between them keeps the texts nearest to a target between the mean cosines of those two, at its
+score: 0.5 lies in the middle, where both other labels are farthest. The means are those of the
+chosen texts of a shard, so the scale of the encoder does not matter.
+
+Cosines are rounded to the column's float32 before anything is decided, so that readers of the rows
+decide alike. The encoder loads with the first shard.
+"""
+
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from sts_dino.generation.rows.verification import Row
+from sts_dino.hub.client.connection import convert_read_errors
+from sts_dino.hub.contract.packaged import (
+    MINILM,
+    MULTILINGUAL,
+    find_downloaded_model,
+    find_minilm,
+)
+from sts_dino.hub.contract.recipe import DatasetRecipe
+from sts_dino.hub.contract.schema import COSINE, NOT_BEST
+from sts_dino.hub.errors import InputError
+from sts_dino.hub.untrusted import (
+    NO_CODE,
+    NO_PICKLES,
+    convert_model_errors,
+    require_safetensors,
+)
+
+MODULES = "modules.json"  # of a folder of sentence-transformers
+_DECIDING_SUFFIXES = (".json", ".safetensors", ".txt", ".model")
+_PICKLES = ["*.bin", "*.pt", "*.pth", "*.pkl", "*.h5", "*.onnx", "openvino/*"]
+SMALLEST_NORM = 1e-12
+BATCH_TEXTS = 32
+
+Embed = Callable[[Sequence[str]], Any]  # n texts → (n, dimension)
+Chosen = Mapping[tuple[str, str], list[str]]  # (source sentence, label) → chosen texts
+Cosines = Mapping[tuple[str, str], Mapping[str, float]]  # (source sentence, label) → text → cosine
+
+
+def find_selector(recipe: DatasetRecipe) -> Path | None:
+    """Return the folder of the encoder of ``selection``; None for one of a Hub.
+
+    Raises InputError for a folder that is missing or holds no sentence encoder, and where the
+    default encoder is not on this machine.
+    """
+    section = recipe.selection
+    assert section is not None, "the recipe has a selection"
+    if section.repo_id is not None:
+        return None
+    if section.path is not None:
+        folder = Path(section.path)
+        place = f"selection.path {folder}"
+        if not (folder / MODULES).is_file():
+            hint = "give the folder of a sentence encoder, or leave path out"
+            raise InputError(place, f"no {MODULES} there", hint=hint)
+        require_safetensors(folder, place, "sentence-transformers")
+        return folder
+
+    # The default encoder of the language
+    name = MINILM if recipe.language == "en" else MULTILINGUAL
+    found = find_minilm() if name == MINILM else find_downloaded_model(name)
+    if found is None:
+        hint = f"sts-dino lm {name.lower()}, or name a folder in selection.path"
+        raise InputError("selection", f"{name} is not on this machine", hint=hint)
+    return found
+
+
+def list_selector_files(folder: Path) -> list[Path]:
+    """Return the files of an encoder's folder that decide its embeddings."""
+    files = [path for path in folder.rglob("*") if path.suffix in _DECIDING_SUFFIXES]
+    return sorted(path for path in files if path.is_file())
+
+
+def load_selector(recipe: DatasetRecipe) -> Embed:
+    """Load the encoder of ``selection``; a second call returns the loaded one.
+
+    Raises InputError for an encoder that is missing or cannot be loaded.
+    """
+    section = recipe.selection
+    assert section is not None, "the recipe has a selection"
+    folder = find_selector(recipe)
+    if folder is None:
+        from huggingface_hub import snapshot_download
+
+        assert section.repo_id is not None, "find_selector checks this"
+        with convert_read_errors(section.repo_id, section.revision):
+            folder = Path(
+                snapshot_download(
+                    section.repo_id, revision=section.revision, ignore_patterns=_PICKLES
+                )
+            )
+    return _load_folder(str(folder))
+
+
+@cache
+def _load_folder(folder: str) -> Embed:
+    with convert_model_errors(folder):
+        from sentence_transformers import SentenceTransformer
+
+        loaded = SentenceTransformer(
+            folder, device="cpu", model_kwargs=dict(NO_PICKLES), **NO_CODE
+        ).eval()
+
+    def embed(texts: Sequence[str]) -> Any:
+        return loaded.encode(list(texts), batch_size=BATCH_TEXTS, show_progress_bar=False)
+
+    return embed
+
+
+def add_cosines(raw: Sequence[Row], recipe: DatasetRecipe) -> None:
+    """Set the column ``cosine`` of a shard's raw rows: of both texts, by the encoder.
+
+    Raises InputError as ``load_selector``.
+    """
+    if not raw:
+        return
+    embed = load_selector(recipe)
+    texts = sorted({row["text1"] for row in raw} | {row["text2"] for row in raw}, key=len)
+    vectors = np.asarray(embed(texts), dtype=np.float64)
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    units = vectors / np.maximum(norms, SMALLEST_NORM)
+    index = {text: number for number, text in enumerate(texts)}
+    for row in raw:
+        product = units[index[row["text1"]]] @ units[index[row["text2"]]]
+        row[COSINE] = float(np.float32(product))
+
+
+def reject_unselected(
+    raw: Sequence[Row], reasons: Sequence[str | None], recipe: DatasetRecipe
+) -> list[str | None]:
+    """Return the rejection reasons of a shard's raw rows, with those of ``selection``.
+
+    Args:
+        raw: the raw rows of a shard.
+        reasons: the reason of each row so far, or None.
+        recipe: the dataset's recipe.
+    """
+    if recipe.selection is None:
+        return list(reasons)
+    cosines = defaultdict[tuple[str, str], dict[str, float]](dict)
+    for row, reason in zip(raw, reasons, strict=True):
+        if reason is None and row["text1"] != row["text2"]:
+            cosines[row["text1"], row["target"]][row["text2"]] = row[COSINE]
+
+    chosen = choose_texts(cosines, recipe)
+    selected: list[str | None] = []
+    for row, reason in zip(raw, reasons, strict=True):
+        is_chosen = row["text2"] in chosen.get((row["text1"], row["target"]), ())
+        selected.append(reason if reason is not None or is_chosen else NOT_BEST)
+    return selected
+
+
+def choose_texts(cosines: Cosines, recipe: DatasetRecipe) -> Chosen:
+    """Return the chosen texts of each (source sentence, label), at most the label's ``samples``.
+
+    Of texts that are equally good the earlier one wins.
+    """
+    scores = {label.name: label.score or 0.0 for label in recipe.written_labels}
+    samples = {label.name: recipe.get_decoding(label).samples for label in recipe.written_labels}
+    lowest, highest = min(scores.values()), max(scores.values())
+
+    # The labels of the highest and of the lowest score, and their mean cosines
+    chosen: dict[tuple[str, str], list[str]] = {}
+    extremes: dict[float, list[float]] = {lowest: [], highest: []}
+    for (text1, label), candidates in cosines.items():
+        score = scores[label]
+        if score not in extremes:
+            continue
+        sign = 1.0 if score == highest else -1.0
+        ranks = {text: sign * cosine for text, cosine in candidates.items()}
+        chosen[text1, label] = heapq.nlargest(samples[label], ranks, key=ranks.__getitem__)
+        extremes[score] += [candidates[text] for text in chosen[text1, label]]
+
+    # The labels between them
+    for (text1, label), candidates in cosines.items():
+        score = scores[label]
+        if score in extremes:
+            continue
+        target = fmean(candidates.values())
+        if extremes[lowest] and extremes[highest]:
+            share = (score - lowest) / (highest - lowest)
+            low = fmean(extremes[lowest])
+            target = low + share * (fmean(extremes[highest]) - low)
+        distances = {text: abs(cosine - target) for text, cosine in candidates.items()}
+        chosen[text1, label] = heapq.nsmallest(samples[label], distances, key=distances.__getitem__)
+    return chosen

