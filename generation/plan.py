@@ -41,7 +41,7 @@ from sts_dino.generation.pipeline.pilot_texts import RecordingWriter, is_exact
 from sts_dino.generation.pipeline.server_cost import report_cost
 from sts_dino.generation.pipeline.tasks import WriteSourceSentences
 from sts_dino.generation.pipeline.worker import Worker
-from sts_dino.generation.rows.attempts import make_text_request, write_shards
+from sts_dino.generation.rows.attempts import generate_shards, make_text_request
 from sts_dino.generation.rows.filters import filter_rows
 from sts_dino.hub.contract.recipe import DatasetRecipe, Label, Variant
 from sts_dino.hub.contract.recipe_file import compute_fingerprint
@@ -574,7 +574,7 @@ def run_pilot(
     started = clock()
     total = len(sentences) * recipe.texts_per_source_sentence
     with ProgressBar(total=total, desc="this pilot", unit="text", delay=1) as bar:
-        shards = write_shards(writer, prompts, recipe, [sentences], bar.update, variant)
+        shards = generate_shards(writer, prompts, recipe, [sentences], bar.update, variant)
         ((raw, failed),) = shards
     seconds = clock() - started
     kept, dropped = filter_rows(raw, recipe)

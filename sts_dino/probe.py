@@ -313,13 +313,15 @@ def write_part(trial: Trial, sentences: Sequence["SourceSentence"], clock: Clock
 
     Of several kept texts of a sentence and a label the first one counts.
     """
-    from sts_dino.generation.rows.attempts import write_shards
+    from sts_dino.generation.rows.attempts import generate_shards
     from sts_dino.generation.rows.filters import filter_rows
 
     recipe = trial.recipe
     started = clock()
     variant = recipe.variants[0]
-    shards = write_shards(trial.writer, trial.prompts, recipe, [sentences], lambda _: None, variant)
+    shards = generate_shards(
+        trial.writer, trial.prompts, recipe, [sentences], lambda _: None, variant
+    )
     ((raw, _),) = shards
     kept, _ = filter_rows(raw, recipe)
     for row in kept:

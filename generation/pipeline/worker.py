@@ -27,7 +27,7 @@ from sts_dino.generation.pipeline.tasks import (
     WriteSourceSentences,
     make_shard_result,
 )
-from sts_dino.generation.rows.attempts import write_shards
+from sts_dino.generation.rows.attempts import generate_shards
 from sts_dino.generation.rows.filters import TextFilters
 from sts_dino.hub.contract.published_paths import hide_folders
 from sts_dino.hub.contract.recipe import DatasetRecipe, DecodingParameters, Variant
@@ -70,15 +70,15 @@ class Worker:
         """
         started = time.monotonic()
         if isinstance(task, WriteShard):
-            return self._write_next_shard(task, ahead)
+            return self._generate_next_shard(task, ahead)
         if isinstance(task, WriteSourceSentences):
-            result = self._write_source_sentences(task)
+            result = self._generate_source_sentences(task)
         else:
             length = choose_text_length(self.recipe, self.writer.count_tokens)
             result, _ = finish_group(self.recipe, task, read, length.measure)
         return result.replace(seconds=time.monotonic() - started)
 
-    def _write_next_shard(self, task: WriteShard, ahead: Sequence[Task]) -> TaskResult:
+    def _generate_next_shard(self, task: WriteShard, ahead: Sequence[Task]) -> TaskResult:
         """Return the result of a shard, and begin the shards ahead in the same stream.
 
         An earlier call may have begun the shard in the current stream; otherwise a new stream
@@ -89,7 +89,7 @@ class Worker:
         if task.key not in self._begun:
             self._begun = set()
             self._feed = _TaskFeed()
-            self._stream = self.write_shards(self._feed, variant)
+            self._stream = self.generate_shards(self._feed, variant)
         for next_task in (task, *ahead):
             if (
                 isinstance(next_task, WriteShard)
@@ -109,12 +109,12 @@ class Worker:
                 return result
         raise AssertionError(f"no result for {task.key}")
 
-    def write_shards(
+    def generate_shards(
         self, tasks: Iterable[WriteShard], variant: Variant, tick: Tick = lambda _: None
     ) -> Iterator[TaskResult]:
         """Yield the results of shards of one variant, in order.
 
-        Later shards are begun before the first one is done (``rows.attempts.write_shards``).
+        Later shards are begun before the first one is done (``rows.attempts.generate_shards``).
 
         Args:
             tasks: the shards, which are read as the model needs further requests.
@@ -125,13 +125,15 @@ class Worker:
         ahead, tasks = tee(tasks)
         # map resumes after its end, as the feed of tasks does
         sentences = map(attrgetter("sentences"), ahead)
-        shard_rows = write_shards(self.writer, self.prompts, self.recipe, sentences, tick, variant)
+        shard_rows = generate_shards(
+            self.writer, self.prompts, self.recipe, sentences, tick, variant
+        )
         for task, rows in zip(tasks, shard_rows, strict=False):
             result = make_shard_result(self.recipe, task, rows.raw, rows.rejected)
             yield result.replace(seconds=time.monotonic() - started)
             started = time.monotonic()
 
-    def _write_source_sentences(self, task: WriteSourceSentences) -> TaskResult:
+    def _generate_source_sentences(self, task: WriteSourceSentences) -> TaskResult:
         """Return a row of the config ``sources`` for every number, as the result's facts.
 
         A text that cannot be a source sentence has a ``reason``. The labels' instructions take
@@ -208,7 +210,7 @@ class LocalExecutor:
                     yield self.worker.do_task(task, self._directory.joinpath)
             else:
                 shard_tasks = (task for task in group if isinstance(task, WriteShard))
-                yield from self.worker.write_shards(shard_tasks, variant, tick)
+                yield from self.worker.generate_shards(shard_tasks, variant, tick)
 
 
 def _get_variant(task: Task) -> Variant | None:
