@@ -87,21 +87,24 @@ class Explanation:
     row: Row
     request: Request
     steps: "list[Step]"
-    traced: str  # the text of ``steps``
+    traced_text: str  # the text of ``steps``
     regenerated: Completion
     changes: str = ""  # versions that changed since the run
-    read: str = ""  # the tokens of the prompt
+    prompt_tokens: str = ""  # as text
 
     @property
     def differences(self) -> list[str]:
-        """Differences between the row and its regeneration; statistics up to ``TOLERANCE_NATS``."""
+        """Differences of the text generated today from the row, one phrase each; empty: none.
+
+        Statistics may differ by ``TOLERANCE_NATS``.
+        """
         problem = self.row.get("reason")
         if problem not in COMPLETION:
-            problem = None  # the filters rejected the row later
+            problem = None  # a filter rejected the text, not the engine
         regenerated = self.regenerated
         values = [
             ("text2", self.row["text2"], regenerated.text),
-            ("text2, token by token", self.row["text2"], self.traced),
+            ("text2, token by token", self.row["text2"], self.traced_text),
             ("problem", problem, regenerated.problem),
             ("log_prob", self.row["log_prob"], regenerated.log_prob),
             ("margin", self.row["margin"], regenerated.margin),
@@ -115,7 +118,10 @@ class Explanation:
     def __str__(self) -> str:
         """The explanation for a terminal, without control characters."""
         lines = [f"row {self.row_id} of {self.config}", "--- prompt", self.request.prompt]
-        lines += ["--- prompt as tokens; control tokens have no quotation marks", self.read]
+        lines += [
+            "--- prompt as tokens; control tokens have no quotation marks",
+            self.prompt_tokens,
+        ]
         for counter_prompt in self.request.counter_prompts:
             lines += ["--- counter-prompt: the text must not fit", counter_prompt]
         if self.request.plain_prompt is not None:
@@ -131,7 +137,7 @@ class Explanation:
             "row_id": str(self.row_id),
             "config": self.config,
             "row": self.row,
-            "prompt_as_tokens": self.read,
+            "prompt_as_tokens": self.prompt_tokens,
             "prompt": self.request.prompt,
             "counter_prompts": self.request.counter_prompts,
             "plain_prompt": self.request.plain_prompt,
@@ -143,7 +149,7 @@ class Explanation:
 
 
 def is_equal(earlier: object, current: object) -> bool:
-    """Return whether two values are equal; numbers up to ``TOLERANCE_NATS``."""
+    """Return whether two values are equal; floats may differ by ``TOLERANCE_NATS``."""
     if isinstance(earlier, float) and isinstance(current, float):
         return math.isclose(earlier, current, rel_tol=TOLERANCE_NATS, abs_tol=TOLERANCE_NATS)
     return earlier == current
@@ -152,7 +158,8 @@ def is_equal(earlier: object, current: object) -> bool:
 def format_steps(steps: "list[Step]") -> str:
     """Format the steps of a text as a table, one line for each token.
 
-    δ = p - p(counter); debiasing multiplies p, or the guided probability, by α.
+    δ = p - p(counter); debiasing multiplies p, or the guided probability, by α. The columns of
+    guidance are left out without guidance.
     """
     columns = dict(STEP_COLUMNS)
     if all(step.plain is None for step in steps):
@@ -169,9 +176,9 @@ def format_steps(steps: "list[Step]") -> str:
 
 
 def parse_row_id(text: str, recipe: DatasetRecipe) -> RowId:
-    """Parse a row id of a recipe.
+    """Parse ``SOURCE_ID/TARGET/ATTEMPT`` or ``SOURCE_ID/TARGET/ATTEMPT/<SHOTS>shot-<EXAMPLE_SET>``.
 
-    Raises InputError that shows the form of ids, and the recipe's labels and variants.
+    Raises InputError for another format, and for a label or variant that the recipe lacks.
     """
     has_examples = recipe.few_shot is not None
     labels = "|".join(re.escape(label.name) for label in recipe.written_labels)
@@ -205,7 +212,7 @@ def make_row_id_error(text: str, recipe: DatasetRecipe) -> InputError:
 
 
 def find_row(directory: Path, manifest: Manifest, row_id: RowId) -> tuple[str, Row]:
-    """Return the config and the row of an id, from raw, else from rejected.
+    """Return the config and the row with this id, from the raw rows, else from the rejected rows.
 
     Raises InputError for a missing row.
     """
@@ -247,7 +254,7 @@ def find_first_row_id(directory: Path) -> str:
 
 
 def explain_row(directory: Path, row_id_text: str, places: Sequence[str] = ()) -> Explanation:
-    """Trace a row of a run and generate it again.
+    """Trace a row of a run token by token, and have the engine generate it again.
 
     Args:
         directory: the run directory of a dataset.
@@ -281,7 +288,7 @@ def explain_row(directory: Path, row_id_text: str, places: Sequence[str] = ()) -
 
     tracer = Tracer(recipe.model)
     settings = recipe.decoding
-    steps, traced = tracer.trace(request, settings)
+    steps, traced_text = tracer.trace(request, settings)
     prefixes = prompts.list_prefixes(row_id.variant)
     return Explanation(
         row_id=row_id,
@@ -289,17 +296,18 @@ def explain_row(directory: Path, row_id_text: str, places: Sequence[str] = ()) -
         row=row,
         request=request,
         steps=steps,
-        traced=traced,
+        traced_text=traced_text,
         regenerated=tracer.regenerate(request, settings, settings.batch_size, prefixes),
         changes=describe_changes(manifest),
-        read=tracer.format_tokens(request.prompt),
+        prompt_tokens=tracer.format_tokens(request.prompt),
     )
 
 
 def load_run_recipe(directory: Path, places: Sequence[str]) -> DatasetRecipe:
-    """Load the recipe of a run; its source need not be there.
+    """Load the recipe of a run, with the paths of its inputs.
 
-    Raises InputError for other missing inputs, and for a model that reports no token probabilities.
+    ``places``: settings with other paths. Raises InputError for a missing input other than the
+    source, and for a model that reports no token probabilities.
     """
     path = directory / run_dir.RECIPE
     recipe = load_recipe(path, DatasetRecipe, [*read_input_places(directory), *places])
@@ -313,7 +321,7 @@ def load_run_recipe(directory: Path, places: Sequence[str]) -> DatasetRecipe:
 
 
 def describe_changes(manifest: Manifest) -> str:
-    """Return the versions that changed since a run, or another reason for a changed text."""
+    """Return what may have changed a text since a run: other versions, else its batch."""
     current = get_versions()
     changes = [
         f"{name} {version}, now {current.get(name)}"

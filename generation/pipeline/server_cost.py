@@ -22,14 +22,14 @@ ANSWER_TOKENS_SHARE = 0.5  # of the longest answer, before there are answers
 def report_cost(
     prompts: Prompts, sentences: Sequence[SourceSentence], total: int, usage: Mapping[str, Any]
 ) -> None:
-    """Log the requests of a run, their tokens and their price; nothing without a server.
+    """Log the number of a run's requests to a server, their tokens and their price.
 
-    Tokens are the mean of stored answers, else they follow from the bytes of prompts. Retries of
-    rejected texts come on top.
+    Nothing is logged without a server. Requests for further attempts at rejected texts are not
+    counted. A warning is logged if the budget is too small.
 
     Args:
         prompts: the prompts of the recipe.
-        sentences: source sentences of the run, a sample.
+        sentences: some source sentences of the run, whose prompts are measured.
         total: the number of all source sentences.
         usage: the counts of a server's stored answers; empty: none.
     """
@@ -67,12 +67,16 @@ def report_cost(
 def _measure_tokens(
     prompts: Prompts, sentences: Sequence[SourceSentence], usage: Mapping[str, Any]
 ) -> tuple[float, float]:
-    """Return the mean number of prompt and of generated tokens of a request."""
+    """Return the mean number of prompt tokens and of generated tokens of a request.
+
+    They are measured on ``FEWEST_ANSWERS`` or more stored answers. With fewer, they are estimated:
+    prompt tokens from the bytes of the requests, generated tokens from the longest answer.
+    """
     counted = usage.get("answers", 0) - usage.get("uncounted", 0)
     if counted >= FEWEST_ANSWERS:
         return usage["prompt_tokens"] / counted, usage["completion_tokens"] / counted
 
-    # From the requests themselves
+    # too few answers: estimate from the requests themselves
     recipe = prompts.recipe
     server = recipe.model.server
     assert server is not None, "report_cost checks this"

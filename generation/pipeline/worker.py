@@ -34,7 +34,10 @@ from sts_dino.hub.contract.recipe import DatasetRecipe, DecodingParameters, Vari
 
 
 class _TaskFeed(Iterator[WriteShard]):
-    """An iterator over waiting shards that ends when none waits, and resumes when one is added."""
+    """An iterator over waiting shards that ends when none waits, and resumes when one is added.
+
+    A generator could not resume after its end.
+    """
 
     def __init__(self) -> None:
         self.waiting = deque[WriteShard]()
@@ -53,7 +56,7 @@ class Worker:
         self.prompts = prompts
         self.writer = writer
         self._filters = TextFilters(recipe, prompts.sets)
-        # the stream of shards that earlier calls began, and the keys of those that are not done
+        # the stream of shards that earlier calls began, and the keys of its unfinished shards
         self._feed = _TaskFeed()
         self._stream: Iterator[TaskResult] = iter(())
         self._begun: set[str] = set()
@@ -65,8 +68,8 @@ class Worker:
 
         Args:
             task: the task.
-            read: gives the run's finished files.
-            ahead: the next tasks; shards among them are begun meanwhile.
+            read: returns the path or content of a finished file of the run.
+            ahead: the next tasks; the shards among them may be begun before this task is done.
         """
         started = time.monotonic()
         if isinstance(task, WriteShard):
@@ -84,7 +87,7 @@ class Worker:
         An earlier call may have begun the shard in the current stream; otherwise a new stream
         starts.
         """
-        # feed the shards of its variant to the stream
+        # feed the shard, and those ahead of the same variant, to the stream
         variant = task.shard.variant
         if task.key not in self._begun:
             self._begun = set()
@@ -99,12 +102,12 @@ class Worker:
                 self._feed.waiting.append(next_task)
                 self._begun.add(next_task.key)
 
-        # read its result; an error ends the stream, so that no shard counts as begun
+        # read its result; after an error no shard counts as begun, so the next call starts anew
         begun = self._begun
         self._begun = set()
         for result in self._stream:
             begun.discard(result.key)
-            if result.key == task.key:  # the others were done by another worker
+            if result.key == task.key:  # else another worker has done this earlier shard
                 self._begun = begun
                 return result
         raise AssertionError(f"no result for {task.key}")
@@ -119,12 +122,13 @@ class Worker:
         Args:
             tasks: the shards, which are read as the model needs further requests.
             variant: shot count and example set of all shards.
-            tick: called with every number of texts that are accepted or given up.
+            tick: called with 1 for each text that is accepted or given up.
         """
         started = time.monotonic()
-        ahead, tasks = tee(tasks)
-        # map resumes after its end, as the feed of tasks does
-        sentences = map(attrgetter("sentences"), ahead)
+        # the generation reads the tasks ahead of this loop; unlike a generator, map can resume
+        # after its end, as _TaskFeed does
+        tasks_ahead, tasks = tee(tasks)
+        sentences = map(attrgetter("sentences"), tasks_ahead)
         shard_rows = generate_shards(
             self.writer, self.prompts, self.recipe, sentences, tick, variant
         )
@@ -134,11 +138,14 @@ class Worker:
             started = time.monotonic()
 
     def _generate_source_sentences(self, task: WriteSourceSentences) -> TaskResult:
-        """Return a row of the config ``sources`` for every number, as the result's facts.
+        """Generate a source sentence for every number (DINO sections 3 and 4).
 
-        A text that cannot be a source sentence has a ``reason``. The labels' instructions take
-        turns, cut after the quotation mark that opens the sentence; nucleus sampling at
-        ``source.top_p`` without top-k (DINO sections 3 and 4).
+        The prompt is a label's instruction, cut after the quotation mark that opens the source
+        sentence; the labels take turns. Texts are sampled at ``source.top_p``, without top-k and
+        without counter-prompts.
+
+        Returns the task's result. Its facts are a list of rows of the config ``sources``, each with
+        a ``reason``: why the text cannot be a source sentence, or None.
         """
         # generate a text for each number
         recipe = self.recipe
@@ -176,15 +183,16 @@ class Worker:
         return TaskResult(key=task.key, task=task, facts=rows, rows=usable)
 
     def _find_source_problem(self, text: str) -> str | None:
+        """Return the reason why a generated text cannot be a source sentence, or None."""
         problem = find_text_problem(text, self.recipe.premise_tokens, self.writer.count_tokens)
         return problem or self._filters.find_reason(text)
 
 
 def choose_text_length(recipe: DatasetRecipe, count_tokens: CountTokens) -> TextLength:
-    """Return how the card measures the length of a text.
+    """Return how the length of a text is measured for the dataset card.
 
-    A local model counts its own tokens, and so does a server if the recipe limits the tokens of a
-    source sentence; any other length is in words. ``count_tokens``: the model's token counter.
+    The length is in the model's tokens for a local model, and for a server if the recipe limits the
+    tokens of a source sentence; else it is in words. ``count_tokens``: the model's token counter.
     """
     model = recipe.model
     if not model.facts.local and recipe.premise_tokens is None:
