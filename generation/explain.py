@@ -267,8 +267,9 @@ def explain_row(directory: Path, row_id_text: str, places: Sequence[str] = ()) -
     # Read the run and find the row.
     manifest = run_dir.read_manifest(directory)
     if manifest is None or manifest.kind != "dataset":
-        problem = "is not a run directory of a dataset"
-        raise InputError(directory, problem, hint="run: sts-dino write RECIPE")
+        raise InputError(
+            directory, "is not a run directory of a dataset", hint="run: sts-dino write RECIPE"
+        )
     recipe = load_run_recipe(directory, places)
     row_id = parse_row_id(row_id_text, recipe)
     config, row = find_row(directory, manifest, row_id)
@@ -279,8 +280,11 @@ def explain_row(directory: Path, row_id_text: str, places: Sequence[str] = ()) -
     sentence = SourceSentence(row_id.source_id, row["text1"])
     seed = compute_text_seed(recipe, row_id.variant, sentence, label.name, row_id.attempt)
     if seed != row["seed"]:
-        problem = f"its seed was {row['seed']} and is {seed}"
-        raise RunError(f"{directory}: row {row_id}", problem, hint=describe_changes(manifest))
+        raise RunError(
+            f"{directory}: row {row_id}",
+            f"its seed was {row['seed']} and is {seed}",
+            hint=describe_changes(manifest),
+        )
     request = make_text_request(prompts, label, sentence.text, row_id.variant, seed)
 
     # Trace the text token by token, and have the engine generate it again.
@@ -315,8 +319,11 @@ def load_run_recipe(directory: Path, places: Sequence[str]) -> DatasetRecipe:
     inputs.pop("source.path", None)
     require_inputs(path, inputs)
     if not recipe.model.facts.can_trace:
-        problem = f"backend {recipe.model.backend!r} reports no token probabilities"
-        raise InputError(directory, problem, allowed=list_backends_that("can_trace"))
+        raise InputError(
+            directory,
+            f"backend {recipe.model.backend!r} reports no token probabilities",
+            allowed=list_backends_that("can_trace"),
+        )
     return recipe
 
 
@@ -356,6 +363,7 @@ def main(
     if explanation.differences:
         differences = strip_controls("; ".join(explanation.differences))
         row_name = f"{directory}: row {explanation.row_id}"
-        problem = f"cannot be generated again: {differences}"
-        raise RunError(row_name, problem, hint=explanation.changes)
+        raise RunError(
+            row_name, f"cannot be generated again: {differences}", hint=explanation.changes
+        )
     logger.info("generated again by the engine: identical")

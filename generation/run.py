@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from sts_dino.generation.executors.options import ClusterOptions, check_options
+from sts_dino.generation.executors.cluster import ClusterOptions, check_options
 from sts_dino.generation.inputs.sources import describe_skipped, require_file
 from sts_dino.generation.pipeline.append import (
     append_rows,
@@ -100,8 +100,11 @@ def main(
     recipe, directory = load_checked_recipe(recipe_path, out, limit, settings, options)
     if pilot and (dry_run or append):
         option = "--dry-run" if dry_run else "--append"
-        hint = "give one; --append goes with --dry-run"
-        raise InputError(f"{option} --estimate", "do not go together", hint=hint)
+        raise InputError(
+            f"{option} --estimate",
+            "do not go together",
+            hint="give one; --append goes with --dry-run",
+        )
 
     # Predict the run, if asked to.
     if pilot:
@@ -158,8 +161,11 @@ def load_checked_recipe(
     require_inputs(path, recipe.collect_local_paths())
     check_options(options, recipe)
     if recipe.language != "en" and is_built_in(recipe.model):
-        problem = f"is {recipe.language!r}; the built-in model writes English sentences alone"
-        raise InputError(f"{path}: language", problem, hint=HINT_ANOTHER_LANGUAGE_MODEL)
+        raise InputError(
+            f"{path}: language",
+            f"is {recipe.language!r}; the built-in model writes English sentences alone",
+            hint=HINT_ANOTHER_LANGUAGE_MODEL,
+        )
     require_file(recipe.source)
     list_model_files(recipe.model)
     logger.info(f"language model: {describe_model(recipe.model)}, as {path} names it")
@@ -306,7 +312,7 @@ def read_random_shards(
 ) -> dict[str, list[list[str]]]:
     """Return label → the texts of each row, from at most ``MOST_DRAWN_SHARDS`` random shards.
 
-    A row has one or two texts: the first text columns of its finished config.
+    A row has one or two texts: the leading text columns of its finished config.
     """
     shards = list[run_dir.File]()
     for file in manifest.files:

@@ -237,7 +237,7 @@ def choose_sentences(trial: Trial, most: int, clock: Clock) -> list["SourceSente
     recipe = trial.recipe
     source = prepare_pilot_source(recipe, trial.writer, trial.prompts, clock)
     usable = []
-    for sentence in source.sentences:
+    for sentence in source.sample:
         if not is_in_examples(sentence.text, trial.prompts):
             usable.append(sentence)
     if len(usable) < FEWEST_SENTENCES:

@@ -229,12 +229,14 @@ def list_model_files(model: LanguageModel) -> list[Path]:
     if model.gguf_file:
         file = folder / model.gguf_file
         if not file.is_file():
-            allowed = ", ".join(gguf_names) or None
-            raise InputError(f"model.gguf_file {file}", "no such file", allowed=allowed)
+            raise InputError(
+                f"model.gguf_file {file}", "no such file", allowed=", ".join(gguf_names) or None
+            )
         return [file]
     if model.facts.local:
         if gguf_names and not (folder / "config.json").is_file():
-            hint = f"set model.gguf_file={gguf_names[0]}"
-            raise InputError(location, "holds GGUF files alone", hint=hint)
+            raise InputError(
+                location, "holds GGUF files alone", hint=f"set model.gguf_file={gguf_names[0]}"
+            )
         require_safetensors(folder, location, "transformers")
     return sorted(path for path in folder.iterdir() if path.suffix in _MODEL_SUFFIXES)

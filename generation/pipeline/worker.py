@@ -169,10 +169,15 @@ class Worker:
         for number, label, request, completion in zip(
             task.numbers, labels, requests, completions, strict=True
         ):
-            reason = completion.problem or self._find_source_problem(completion.text)
+            text = completion.text
+            reason = completion.problem
+            reason = reason or find_text_problem(
+                text, recipe.premise_tokens, self.writer.count_tokens
+            )
+            reason = reason or self._filters.find_reason(text)
             row = {
                 "source_id": f"{number:06d}",
-                "text": completion.text,
+                "text": text,
                 "instruction": label.name,
                 "seed": request.seed,
                 "log_prob": completion.log_prob,
@@ -181,11 +186,6 @@ class Worker:
             rows.append(row)
         usable = sum(row["reason"] is None for row in rows)
         return TaskResult(key=task.key, task=task, facts=rows, rows=usable)
-
-    def _find_source_problem(self, text: str) -> str | None:
-        """Return the reason why a generated text cannot be a source sentence, or None."""
-        problem = find_text_problem(text, self.recipe.premise_tokens, self.writer.count_tokens)
-        return problem or self._filters.find_reason(text)
 
 
 def choose_text_length(recipe: DatasetRecipe, count_tokens: CountTokens) -> TextLength:

@@ -126,10 +126,10 @@ class TextFilters:
     def _has_example_leak(self, candidate: _Candidate) -> bool:
         """Return whether a text repeats what only the examples of its prompt say.
 
-        That is a name of an example; ``LEAKED_WORDS`` long words of one example, if they are at
-        least half of the text's own long words; or ``LEAKED_CHARACTERS`` consecutive characters of
-        an example in a script without spaces. Words and characters of the source sentence do not
-        count.
+        That is a name of an example; ``LEAKED_WORDS`` long words of one example sentence, if they
+        are at least half of the text's own long words; or ``LEAKED_CHARACTERS`` consecutive
+        characters of an example in a script without spaces. Words and characters of the source
+        sentence do not count.
         """
         if candidate.label is None or candidate.variant is None:
             return False
