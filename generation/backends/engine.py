@@ -281,7 +281,7 @@ class Engine(PromptEncoder):
             return self.count_rows(settings, batch_size)
         return 0
 
-    def in_progress(self) -> float:
+    def measure_texts_in_progress(self) -> float:
         """Return the work done on unfinished texts, prompts included, as a number of texts.
 
         Any thread may call this.
@@ -581,6 +581,7 @@ class Engine(PromptEncoder):
         return self.unused_ids
 
     def _has_ended(self, text: LiveSequence, settings: DecodingParameters) -> bool:
+        """Return whether the newest token ends a text, or is its last possible one."""
         is_full = len(text.tokens) == settings.max_new_tokens
         return is_full or bool(self.stops[settings.text_end][text.tokens[-1]])
 

@@ -272,6 +272,7 @@ class PremiseSample:
             self._drop_largest()
 
     def _drop_largest(self) -> None:
+        """Keep the ``size`` premises with the smallest hashes, in the order of their hashes."""
         smallest = heapq.nsmallest(
             self.size, self._examples, key=lambda premise: make_seed(*self.identity, premise)
         )

@@ -134,14 +134,16 @@ class Prompts:
 
 
 def _fill_instruction(label: Label, text1: str) -> str:
+    """Return a label's instruction with a source sentence at the place of ``X1``."""
     return label.instruction.replace(X1, text1)
 
 
 def _list_row_numbers(example_set: ExampleSet) -> dict[str, list[int]]:
+    """Return label → the row numbers of its examples."""
     numbers = {}
     for label, examples in example_set.items():
         numbers[label] = [example.row for example in examples]
-    return numbers  # label → the rows of its examples
+    return numbers
 
 
 def load_prompts(recipe: DatasetRecipe) -> Prompts:
@@ -207,6 +209,7 @@ class ContextRoom:
         logger.warning(f"{location}: {problem}; it is read as that, not as letters")
 
     def _refuse_control_tokens(self, example_set: ExampleSet) -> None:
+        """Raise InputError for an example that holds a control token."""
         for examples in example_set.values():
             for example in examples:
                 if self.model.is_control(f"{example.premise}\n{example.hypothesis}"):

@@ -207,6 +207,7 @@ class SourceStream:
             )
 
     def _is_in_share(self, source_id: str) -> bool:
+        """Return whether a text belongs to the share ``source.share`` of all texts."""
         if self.source.share >= 1:
             return True
         return draw_fraction(self._recipe.seed, "source", source_id) < self.source.share

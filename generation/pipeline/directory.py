@@ -322,6 +322,7 @@ class DatasetRun:
         return time.monotonic() - self._written_at >= self._write_seconds / MANIFEST_TIME_SHARE
 
     def _is_done(self, shard: Shard) -> bool:
+        """Return whether each file of a shard is known, or known to have no rows."""
         paths = tasks.make_shard_paths(self.recipe, shard)
         return all(path in self._files or path in self.empty for path in paths)
 

@@ -388,6 +388,7 @@ def _finish_groups(
 
 
 def _make_task(run: DatasetRun, group: Group) -> FinishGroup:
+    """Return the task that finishes a group, with those of its input files that do not exist."""
     return FinishGroup(group, frozenset(run.empty & list_input_files(run.recipe, group)))
 
 

@@ -140,7 +140,7 @@ def generate_missing_shards(
     missing_sentences = sum(sentences.count_block(shard.block) for shard in missing)
     done_texts = total - missing_sentences * texts_per_sentence
     # workers in other processes report no unfinished texts
-    measure_in_progress = getattr(executor, "in_progress", lambda: 0.0)
+    measure_in_progress = getattr(executor, "measure_texts_in_progress", lambda: 0.0)
 
     shard_tasks = (WriteShard(shard, tuple(sentences.read_block(shard.block))) for shard in missing)
     with Progress(

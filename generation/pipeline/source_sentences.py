@@ -104,6 +104,7 @@ class Scratch:
         self.notes = notes
 
     def _read_notes(self) -> ScratchNotes | None:
+        """Return the notes of an earlier start; None without any, and for a damaged file."""
         path = self.directory / "notes.json"
         try:
             return ScratchNotes.model_validate_json(require_regular_file(path).read_bytes())
@@ -171,6 +172,7 @@ class Scratch:
         return rounds
 
     def _write_notes(self, **changes: object) -> None:
+        """Change some values of the notes, and write all to the folder."""
         self.notes = self.notes.model_copy(update=changes)
         write_text(self.directory / "notes.json", self.notes.model_dump_json(indent=1) + "\n")
 
@@ -258,6 +260,7 @@ def _read_source(
 
 
 def _log_source(run: DatasetRun, sentences: SourceSentences) -> None:
+    """Log the rows, the skipped rows and the first sentences of the source."""
     total = sentences.total
     if run.base is not None:
         total += run.base.source_sentences

@@ -207,7 +207,10 @@ class LocalExecutor:
         self.worker = worker
         self.model = worker.writer
         self.describe = worker.writer.describe
-        self.in_progress = getattr(worker.writer, "in_progress", lambda: 0.0)  # a server has none
+        # a server does not report unfinished texts
+        self.measure_texts_in_progress = getattr(
+            worker.writer, "measure_texts_in_progress", lambda: 0.0
+        )
         self._directory = directory
 
     def run_tasks(self, tasks: Iterable[Task], tick: Tick = lambda _: None) -> Iterator[TaskResult]:
@@ -222,6 +225,7 @@ class LocalExecutor:
 
 
 def _get_variant(task: Task) -> Variant | None:
+    """Return the variant of a shard's task; None for other tasks."""
     return task.shard.variant if isinstance(task, WriteShard) else None
 
 

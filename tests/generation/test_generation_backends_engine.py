@@ -309,12 +309,12 @@ def test_prompts_that_are_read_are_progress_before_the_first_text_is_done(engine
     monkeypatch.setattr(
         engine_module,
         "run_pass",
-        lambda *given: seen.append(engine.in_progress()) or run_pass(*given),
+        lambda *given: seen.append(engine.measure_texts_in_progress()) or run_pass(*given),
     )
     stream = engine.stream(deque(requests(12)), SETTINGS, 12, PREFIXES)
     next(stream)
     assert seen[0] == 0.0 < seen[-1] < 12 and seen == sorted(seen)
-    assert len([*stream]) == 11 and engine.in_progress() == 0.0
+    assert len([*stream]) == 11 and engine.measure_texts_in_progress() == 0.0
 
 
 @pytest.mark.parametrize(
@@ -460,7 +460,7 @@ def test_several_workers_read_a_prompt_once_and_halve_their_own_rows(lm, monkeyp
     wanted, real = complete(one, asked, SETTINGS, 64), live_batch.LiveBatch.make_next_pass
     assert complete(two, asked, SETTINGS, 128) == wanted
     assert sum(worker.tokens_computed for worker in two._workers) < 1.05 * one.tokens_computed
-    assert {worker.in_progress() for worker in two._workers} == {0.0}
+    assert {worker.measure_texts_in_progress() for worker in two._workers} == {0.0}
 
     def narrow(batch):
         if batch.rows > 20:
