@@ -94,7 +94,7 @@ class Explanation:
 
     @property
     def differences(self) -> list[str]:
-        """Differences of the text generated today from the row, one phrase each; empty: none.
+        """How today's text and statistics differ from the row's, a phrase for each; empty: equal.
 
         Statistics may differ by ``TOLERANCE_NATS``.
         """

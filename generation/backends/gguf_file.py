@@ -262,7 +262,7 @@ class GgufWeights:
         staging = copy.with_name(f".{copy.name}.{secrets.token_hex(4)}")
         for number, layer in enumerate(self.iter_layers()):
             try:
-                if not number:
+                if number == 0:
                     _make_room(staging, self.bytes)
                     logger.info(f"writing a {self.describe_copy()}; {REMOVE_COPIES}")
                 if not problem:

@@ -623,6 +623,7 @@ class OpenAIServer:
 
     @cached_property
     def _tokenizer(self) -> Any:
+        """The tokenizer of ``model.path`` or ``model.repo_id``. Raises InputError without one."""
         name = self.model.path or self.model.repo_id
         if name is None:
             raise InputError(

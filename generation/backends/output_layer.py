@@ -381,7 +381,7 @@ def pack_layer(layer: nn.Module, eight_bits: bool = False) -> nn.Module:
     packed_class = Int8Linear if eight_bits else PackedLinear
     packed = packed_class(weight.detach(), bias)
 
-    # Compare both on random inputs
+    # Compare both on random inputs; the relative tolerance is for the rounding of the precision
     generator = torch.Generator().manual_seed(0)
     probe = torch.randn(4, packed.in_features, generator=generator).to(weight.dtype)
     expected = layer(probe).float()

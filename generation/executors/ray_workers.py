@@ -176,7 +176,8 @@ class RemoteWorker:
             task: the task.
             files: path → content of the files that the task reads; None: read them from the run
                 directory.
-            ahead: the tasks of the next calls, whose shards may be begun.
+            ahead: the tasks of the next calls; shards among them may be begun before this task is
+                done.
 
         Raises OutOfMemory when the task needs more memory.
         """

@@ -81,9 +81,9 @@ def choose_best_pairs(
 
     Args:
         pairs: the pairs of an origin, each with its ``rank``.
-        values: the labels' values in the pairs.
-        column: the name of the ranking column.
-        top: pairs to choose of each label.
+        values: the value of each label in the pairs (``LabelledPair.value``).
+        column: the name of the ranking column, for errors.
+        top: number of pairs to choose for each label.
     """
     # keep the pairs with the largest ranks of each label; among equal ranks the earlier row wins
     heaps: dict[str, list[tuple[float, int, LabelledPair]]] = {value: [] for value in values}

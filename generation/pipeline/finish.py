@@ -296,14 +296,15 @@ def _split_off_duplicates(
 
     The new (text, label) are added to ``seen_texts``.
     """
-    new = []
-    repeated = []
+    new_rows = []
+    repeated_rows = []
     for row in rows:
-        if seen_texts.add(f"{row['target']}\n{row['text2']}"):
-            new.append(row)
+        is_new = seen_texts.add(f"{row['target']}\n{row['text2']}")
+        if is_new:
+            new_rows.append(row)
         else:
-            repeated.append({**row, "reason": DUPLICATE})
-    return new, repeated
+            repeated_rows.append({**row, "reason": DUPLICATE})
+    return new_rows, repeated_rows
 
 
 def list_input_files(recipe: DatasetRecipe, group: Group) -> set[str]:

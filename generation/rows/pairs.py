@@ -103,7 +103,10 @@ def add_scores(kept_rows: Sequence[Row], raw: Sequence[Row], recipe: DatasetReci
 
 
 def _compute_scale(expected_scores: Sequence[float], score: float) -> float:
-    """Return the largest k ≤ 1 for which score + k·(expected - mean) stays within [0, 1]."""
+    """Return the largest k ≤ 1 for which all score + k·(expected - mean) are within [0, 1].
+
+    ``mean`` is the mean of ``expected_scores``.
+    """
     mean = fmean(expected_scores)
     most_above = max(expected_scores) - mean
     most_below = mean - min(expected_scores)
@@ -219,7 +222,10 @@ def make_labelled_texts(kept_rows: Sequence[Row], recipe: DatasetRecipe) -> list
 
 
 def make_classified_pairs(kept_rows: Sequence[Row]) -> list[Row]:
-    """Return the rows of the config ``pair-class``; labels in SNLI's order."""
+    """Return the rows of the config ``pair-class``: premise, hypothesis, and the label's number.
+
+    The numbers are SNLI's: the positions in ``NLI_LABELS``.
+    """
     return [
         {
             "premise": row["text1"],
