@@ -87,21 +87,24 @@ class Explanation:
     row: Row
     request: Request
     steps: "list[Step]"
-    traced: str  # the text of ``steps``
+    traced_text: str  # the text of ``steps``
     regenerated: Completion
     changes: str = ""  # versions that changed since the run
-    read: str = ""  # the tokens of the prompt
+    prompt_tokens: str = ""  # as text
 
     @property
     def differences(self) -> list[str]:
-        """Differences between the row and its regeneration; statistics up to ``TOLERANCE_NATS``."""
+        """How today's text and statistics differ from the row's, a phrase for each; empty: equal.
+
+        Statistics may differ by ``TOLERANCE_NATS``.
+        """
         problem = self.row.get("reason")
         if problem not in COMPLETION:
-            problem = None  # the filters rejected the row later
+            problem = None  # a filter rejected the text, not the engine
         regenerated = self.regenerated
         values = [
             ("text2", self.row["text2"], regenerated.text),
-            ("text2, token by token", self.row["text2"], self.traced),
+            ("text2, token by token", self.row["text2"], self.traced_text),
             ("problem", problem, regenerated.problem),
             ("log_prob", self.row["log_prob"], regenerated.log_prob),
             ("margin", self.row["margin"], regenerated.margin),
@@ -115,7 +118,10 @@ class Explanation:
     def __str__(self) -> str:
         """The explanation for a terminal, without control characters."""
         lines = [f"row {self.row_id} of {self.config}", "--- prompt", self.request.prompt]
-        lines += ["--- prompt as tokens; control tokens have no quotation marks", self.read]
+        lines += [
+            "--- prompt as tokens; control tokens have no quotation marks",
+            self.prompt_tokens,
+        ]
         for counter_prompt in self.request.counter_prompts:
             lines += ["--- counter-prompt: the text must not fit", counter_prompt]
         if self.request.plain_prompt is not None:
@@ -131,7 +137,7 @@ class Explanation:
             "row_id": str(self.row_id),
             "config": self.config,
             "row": self.row,
-            "prompt_as_tokens": self.read,
+            "prompt_as_tokens": self.prompt_tokens,
             "prompt": self.request.prompt,
             "counter_prompts": self.request.counter_prompts,
             "plain_prompt": self.request.plain_prompt,
@@ -143,7 +149,7 @@ class Explanation:
 
 
 def is_equal(earlier: object, current: object) -> bool:
-    """Return whether two values are equal; numbers up to ``TOLERANCE_NATS``."""
+    """Return whether two values are equal; floats may differ by ``TOLERANCE_NATS``."""
     if isinstance(earlier, float) and isinstance(current, float):
         return math.isclose(earlier, current, rel_tol=TOLERANCE_NATS, abs_tol=TOLERANCE_NATS)
     return earlier == current
@@ -152,7 +158,8 @@ def is_equal(earlier: object, current: object) -> bool:
 def format_steps(steps: "list[Step]") -> str:
     """Format the steps of a text as a table, one line for each token.
 
-    δ = p - p(counter); debiasing multiplies p, or the guided probability, by α.
+    δ = p - p(counter); debiasing multiplies p, or the guided probability, by α. The columns of
+    guidance are left out without guidance.
     """
     columns = dict(STEP_COLUMNS)
     if all(step.plain is None for step in steps):
@@ -169,9 +176,9 @@ def format_steps(steps: "list[Step]") -> str:
 
 
 def parse_row_id(text: str, recipe: DatasetRecipe) -> RowId:
-    """Parse a row id of a recipe.
+    """Parse ``SOURCE_ID/TARGET/ATTEMPT`` or ``SOURCE_ID/TARGET/ATTEMPT/<SHOTS>shot-<EXAMPLE_SET>``.
 
-    Raises InputError that shows the form of ids, and the recipe's labels and variants.
+    Raises InputError for another format, and for a label or variant that the recipe lacks.
     """
     has_examples = recipe.few_shot is not None
     labels = "|".join(re.escape(label.name) for label in recipe.written_labels)
@@ -205,7 +212,7 @@ def make_row_id_error(text: str, recipe: DatasetRecipe) -> InputError:
 
 
 def find_row(directory: Path, manifest: Manifest, row_id: RowId) -> tuple[str, Row]:
-    """Return the config and the row of an id, from raw, else from rejected.
+    """Return the config and the row with this id, from the raw rows, else from the rejected rows.
 
     Raises InputError for a missing row.
     """
@@ -247,7 +254,7 @@ def find_first_row_id(directory: Path) -> str:
 
 
 def explain_row(directory: Path, row_id_text: str, places: Sequence[str] = ()) -> Explanation:
-    """Trace a row of a run and generate it again.
+    """Trace a row of a run token by token, and have the engine generate it again.
 
     Args:
         directory: the run directory of a dataset.
@@ -260,8 +267,9 @@ def explain_row(directory: Path, row_id_text: str, places: Sequence[str] = ()) -
     # Read the run and find the row.
     manifest = run_dir.read_manifest(directory)
     if manifest is None or manifest.kind != "dataset":
-        problem = "is not a run directory of a dataset"
-        raise InputError(directory, problem, hint="run: sts-dino write RECIPE")
+        raise InputError(
+            directory, "is not a run directory of a dataset", hint="run: sts-dino write RECIPE"
+        )
     recipe = load_run_recipe(directory, places)
     row_id = parse_row_id(row_id_text, recipe)
     config, row = find_row(directory, manifest, row_id)
@@ -272,8 +280,11 @@ def explain_row(directory: Path, row_id_text: str, places: Sequence[str] = ()) -
     sentence = SourceSentence(row_id.source_id, row["text1"])
     seed = compute_text_seed(recipe, row_id.variant, sentence, label.name, row_id.attempt)
     if seed != row["seed"]:
-        problem = f"its seed was {row['seed']} and is {seed}"
-        raise RunError(f"{directory}: row {row_id}", problem, hint=describe_changes(manifest))
+        raise RunError(
+            f"{directory}: row {row_id}",
+            f"its seed was {row['seed']} and is {seed}",
+            hint=describe_changes(manifest),
+        )
     request = make_text_request(prompts, label, sentence.text, row_id.variant, seed)
 
     # Trace the text token by token, and have the engine generate it again.
@@ -281,7 +292,7 @@ def explain_row(directory: Path, row_id_text: str, places: Sequence[str] = ()) -
 
     tracer = Tracer(recipe.model)
     settings = recipe.decoding
-    steps, traced = tracer.trace(request, settings)
+    steps, traced_text = tracer.trace(request, settings)
     prefixes = prompts.list_prefixes(row_id.variant)
     return Explanation(
         row_id=row_id,
@@ -289,17 +300,18 @@ def explain_row(directory: Path, row_id_text: str, places: Sequence[str] = ()) -
         row=row,
         request=request,
         steps=steps,
-        traced=traced,
+        traced_text=traced_text,
         regenerated=tracer.regenerate(request, settings, settings.batch_size, prefixes),
         changes=describe_changes(manifest),
-        read=tracer.format_tokens(request.prompt),
+        prompt_tokens=tracer.format_tokens(request.prompt),
     )
 
 
 def load_run_recipe(directory: Path, places: Sequence[str]) -> DatasetRecipe:
-    """Load the recipe of a run; its source need not be there.
+    """Load the recipe of a run, with the paths of its inputs.
 
-    Raises InputError for other missing inputs, and for a model that reports no token probabilities.
+    ``places``: settings with other paths. Raises InputError for a missing input other than the
+    source, and for a model that reports no token probabilities.
     """
     path = directory / run_dir.RECIPE
     recipe = load_recipe(path, DatasetRecipe, [*read_input_places(directory), *places])
@@ -307,13 +319,16 @@ def load_run_recipe(directory: Path, places: Sequence[str]) -> DatasetRecipe:
     inputs.pop("source.path", None)
     require_inputs(path, inputs)
     if not recipe.model.facts.can_trace:
-        problem = f"backend {recipe.model.backend!r} reports no token probabilities"
-        raise InputError(directory, problem, allowed=list_backends_that("can_trace"))
+        raise InputError(
+            directory,
+            f"backend {recipe.model.backend!r} reports no token probabilities",
+            allowed=list_backends_that("can_trace"),
+        )
     return recipe
 
 
 def describe_changes(manifest: Manifest) -> str:
-    """Return the versions that changed since a run, or another reason for a changed text."""
+    """Return what may have changed a text since a run: other versions, else its batch."""
     current = get_versions()
     changes = [
         f"{name} {version}, now {current.get(name)}"
@@ -348,6 +363,7 @@ def main(
     if explanation.differences:
         differences = strip_controls("; ".join(explanation.differences))
         row_name = f"{directory}: row {explanation.row_id}"
-        problem = f"cannot be generated again: {differences}"
-        raise RunError(row_name, problem, hint=explanation.changes)
+        raise RunError(
+            row_name, f"cannot be generated again: {differences}", hint=explanation.changes
+        )
     logger.info("generated again by the engine: identical")

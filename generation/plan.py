@@ -1,4 +1,4 @@
-"""What a run would do (``--dry-run``) and how long it would take (``--estimate``).
+"""The plan of a run (``--dry-run``), and an estimate of its time (``--estimate``).
 
 A plan follows from the recipe, the source and the tokenizer; it writes nothing. An estimate comes
 from pilots, which generate the texts of some source sentences as the run would, and keeps these
@@ -10,7 +10,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, count, islice
 from pathlib import Path
 from statistics import median
@@ -28,20 +28,20 @@ from sts_dino.generation.inputs.row_seeds import draw_fraction
 from sts_dino.generation.inputs.sources import (
     CountExcess,
     CountTokens,
-    GivenTexts,
     IsControl,
     SourceSentence,
+    SourceStream,
     describe_source,
 )
 from sts_dino.generation.pipeline import tasks as layout
 from sts_dino.generation.pipeline.code_digest import get_versions
 from sts_dino.generation.pipeline.directory import BaseRun
 from sts_dino.generation.pipeline.job import compute_run_key, hash_inputs
-from sts_dino.generation.pipeline.pilot_texts import RecordingWriter, is_exact
+from sts_dino.generation.pipeline.pilot_texts import RecordingWriter, is_batch_independent
 from sts_dino.generation.pipeline.server_cost import report_cost
 from sts_dino.generation.pipeline.tasks import WriteSourceSentences
 from sts_dino.generation.pipeline.worker import Worker
-from sts_dino.generation.rows.attempts import make_text_request, write_shards
+from sts_dino.generation.rows.attempts import generate_shards, make_text_request
 from sts_dino.generation.rows.filters import filter_rows
 from sts_dino.hub.contract.recipe import DatasetRecipe, Label, Variant
 from sts_dino.hub.contract.recipe_file import compute_fingerprint
@@ -63,29 +63,32 @@ PLACEHOLDER_SENTENCE = "a sentence that the model will write first, here one of 
 PILOT_SIZES = (4, 16, 64)
 SERVER_PILOT_SIZES = (16,)  # behind a server, which may charge for every text
 PILOT_SECONDS = 25.0  # that the pilots of an estimate may take together
-# texts requested to time the generation of source sentences: first few, then enough for a batch
+# source sentences requested to time their generation: first few, then enough to fill a batch if
+# these take no more than so many seconds
 FIRST_REQUESTED_TEXTS = 32
 REQUESTED_TEXTS = 512
-SOURCE_PILOT_SECONDS = 5.0  # that they may take
+SOURCE_PILOT_SECONDS = 5.0
 Clock = Callable[[], float]
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
 class SourceSurvey:
-    """The source of a run, read once.
+    """The source of a run: the number of its source sentences, and some of them.
 
     Args:
         total: number of source sentences.
         sample: at most ``SAMPLE_SIZE`` of them, spread over the source.
-        skipped: reason → number of skipped rows.
+        skipped: reason → number of skipped rows; empty if the model generates the source sentences.
         read: lines for people about the source (``describe_source``).
+        seconds: to generate all source sentences; 0 if they are read.
     """
 
     total: int
     sample: Sequence[SourceSentence]
-    skipped: dict[str, int]
+    skipped: dict[str, int] = field(default_factory=dict)
     read: list[str] = field(default_factory=list)
+    seconds: float = 0.0
 
 
 def survey_source(
@@ -95,7 +98,9 @@ def survey_source(
     base: BaseRun | None = None,
     is_control: IsControl = lambda _: False,
 ) -> SourceSurvey:
-    """Read the source once; a placeholder stands for sentences that the model has yet to generate.
+    """Read the source once, count its usable sentences, and draw a sample of them.
+
+    The sample of a source that the model will generate is a placeholder.
 
     Args:
         recipe: The recipe of the run.
@@ -103,15 +108,18 @@ def survey_source(
         count_excess: Tokens by which a text is too long for the model's context.
         base: The run that rows are appended to; its source sentences are left out.
         is_control: Whether a text holds a control token of the model.
+
+    Raises InputError for an unusable source, or when the prompts exceed the model's context.
     """
     earlier = base.source_sentences if base else 0
     if recipe.source.facts.generated:
-        count_excess(PLACEHOLDER_SENTENCE)
+        count_excess(PLACEHOLDER_SENTENCE)  # raises InputError for prompts that never fit
         total = (recipe.source.limit or 0) - earlier
-        return SourceSurvey(total, [SourceSentence("000000", PLACEHOLDER_SENTENCE)], {})
+        return SourceSurvey(total, [SourceSentence("000000", PLACEHOLDER_SENTENCE)])
 
     # Choose the sentences with the smallest hashes as the sample, in the order of the source.
-    texts = GivenTexts(recipe, count_tokens, count_excess, is_control)
+    # Each gets the next number, so that the number after the last one is the total.
+    texts = SourceStream(recipe, count_tokens, count_excess, is_control)
     source_name = recipe.source.path or recipe.source.repo_id
     sentences = iter(base.select_new(texts, source_name) if base else texts)
     first_three = list(islice(sentences, 3))
@@ -121,7 +129,7 @@ def survey_source(
         for sentence in chain(first_three, sentences)
     )
     smallest = heapq.nsmallest(SAMPLE_SIZE, hashed)
-    smallest.sort(key=lambda entry: entry[1])
+    smallest.sort(key=lambda entry: entry[1])  # by number
     sample = [sentence for _, _, sentence in smallest]
     total = next(numbers)
 
@@ -134,13 +142,13 @@ def survey_source(
 
 
 def count_rejected_texts(recipe: DatasetRecipe, texts: Iterable[str]) -> dict[str, int]:
-    """Return how many of some texts a run would skip, by reason.
+    """Return reason → number of the texts that a run would skip for it; repetition is not counted.
 
-    The function loads the model's tokenizer, and not its weights.
+    This loads the model's tokenizer, not its weights.
     """
     writer, _ = load_preview(recipe.model)
     count_excess = ContextRoom(load_prompts(recipe), writer).count_excess
-    source = GivenTexts(recipe, writer.count_tokens, count_excess, writer.is_control)
+    source = SourceStream(recipe, writer.count_tokens, count_excess, writer.is_control)
     counts = Counter[str]()
     for text in texts:
         reason = source.find_reason(text)
@@ -155,7 +163,7 @@ def describe_plan(
     base: BaseRun | None = None,
     prompts_per_label: int = SHOWN_PROMPTS,
 ) -> str:
-    """Return the plan of a run as text, after trying the model and reading the source.
+    """Return the plan of a run as text. This tries the model and reads the source once.
 
     Args:
         recipe: The recipe of the run.
@@ -166,7 +174,7 @@ def describe_plan(
     Raises InputError as a run would: an unusable source, example or model, or a prompt beyond the
     context.
     """
-    # Read the tokenizer, the source and, where they are local, the weights.
+    # Load the tokenizer, read the source, and try the model if it is local.
     recipe = resolve_model_dtype(recipe)
     writer, model_facts = load_preview(recipe.model)
     prompts = load_prompts(recipe)
@@ -212,7 +220,9 @@ class Plan:
     survey: SourceSurvey
 
     def describe_source(self) -> Iterator[str]:
-        """Describe the source sentences: those that are skipped, or what generates them."""
+        """Yield lines about the source sentences: how many are skipped, or the prompts that
+        generate them.
+        """
         total = self.survey.total
         if self.recipe.source.facts.generated:
             yield f"source sentences: {total}, generated by the model after:"
@@ -223,7 +233,7 @@ class Plan:
         yield f"source sentences: {total} (skipped: {skipped or 'none'})"
 
     def describe_work(self) -> Iterator[str]:
-        """Describe the number of texts, attempts and shards."""
+        """Yield lines about the number of texts, attempts and shards."""
         recipe = self.recipe
         prompts_per_label = self.survey.total * len(recipe.variants)
         total = 0
@@ -243,7 +253,7 @@ class Plan:
         )
 
     def describe_label_settings(self) -> Iterator[str]:
-        """Describe the keys that labels set for themselves, guidance and verification."""
+        """Yield lines about the decoding settings of single labels, guidance and verification."""
         recipe = self.recipe
         for label in recipe.labels:
             keys = {"decay_constant", "guidance", "samples"}
@@ -270,7 +280,7 @@ class Plan:
             )
 
     def describe_files(self) -> Iterator[str]:
-        """Describe the files of the repository by config, and the Hub's advice for that many."""
+        """Yield lines about the number of files of each config; warn if the Hub advises fewer."""
         yield "files:"
         folders = layout.count_files(self.recipe, self.survey.total)
         for config, files in folders.items():
@@ -289,7 +299,9 @@ class Plan:
             )
 
     def describe_prompts(self, prompts_per_label: int) -> Iterator[str]:
-        """Describe the prompts by label and shot count: token counts, and some in full."""
+        """Yield lines about the prompts of each label and shot count: token counts, and some
+        prompts in full.
+        """
         for shots in dict.fromkeys(variant.shots for variant in self.recipe.variants):
             variants = [variant for variant in self.recipe.variants if variant.shots == shots]
             for label in self.recipe.written_labels:
@@ -302,7 +314,7 @@ class Plan:
                     yield from self._show_prompt(prompt, with_counters=number == 0)
 
     def _sample_prompts(self, label: Label, variants: Sequence[Variant]) -> list[SamplePrompt]:
-        """Build a label's prompts of the sample; the example sets take turns."""
+        """Return a label's prompts for the sampled source sentences; the variants take turns."""
         prompts = list[SamplePrompt]()
         for number, sentence in enumerate(self.survey.sample):
             variant = self.prompts.choose_variant(variants[number % len(variants)], sentence.text)
@@ -311,7 +323,7 @@ class Plan:
         return prompts
 
     def _count_prompt_tokens(self, prompts: Sequence[SamplePrompt]) -> str:
-        """Describe the token counts of prompts and counter-prompts beside the model's context."""
+        """Return the least, median and most tokens of these prompts, and the context, as text."""
         counts = list[int]()
         for prompt in prompts:
             counts.append(self.writer.count_tokens(prompt.prompt))
@@ -326,7 +338,7 @@ class Plan:
         return text + ")"
 
     def _show_prompt(self, prompt: SamplePrompt, with_counters: bool) -> Iterator[str]:
-        """Show a prompt in full; ``with_counters``: also its tokens and its counter-prompts."""
+        """Yield a prompt in full; ``with_counters``: also its tokens and counter-prompts."""
         head = f"--- {prompt.sentence.source_id}"
         if prompt.variant.shots:
             head += f", example set {prompt.variant.example_set}"
@@ -341,7 +353,7 @@ class Plan:
 
 
 def list_settings(settings: dict[str, Any]) -> str:
-    """List settings in one line."""
+    """Return settings as text: ``NAME VALUE, NAME VALUE``."""
     return ", ".join(f"{name} {value}" for name, value in settings.items())
 
 
@@ -358,9 +370,9 @@ class Pilot:
     Args:
         source_sentences: number of source sentences.
         seconds: seconds until all texts were generated.
-        raw: label → accepted texts.
-        kept: label → accepted texts that the filters keep.
-        generated: label → all texts, rejected texts included.
+        raw: label → number of accepted texts.
+        kept: label → number of accepted texts that the filters keep.
+        generated: label → number of all texts, rejected texts included.
     """
 
     source_sentences: int
@@ -439,19 +451,19 @@ class Estimate:
 def estimate_run(
     recipe: DatasetRecipe, directory: Path | None = None, clock: Clock = time.monotonic
 ) -> Estimate:
-    """Run pilots and estimate the run.
+    """Run pilots and estimate the seconds, rows, keep rates and memory of the run.
 
     Args:
         recipe: The recipe of the run.
-        directory: The run directory, beside which the pilots' texts are kept for the run where that
-            changes no byte of it; None keeps nothing.
+        directory: The run directory, beside which the pilots' texts are stored for the run if they
+            change no byte of it; None stores nothing.
         clock: Returns seconds.
 
     Raises InputError as the run would.
     """
     # Load the model, read its prompts' shared prefixes, and find the pilots' source sentences.
     recipe = resolve_model_dtype(recipe)
-    # A server's answers are kept for the run, which does not pay for them again.
+    # A server's answers are stored for the run, which does not pay for them again.
     answers_beside = None if recipe.model.facts.local else directory
     loaded_writer = load_writer(recipe.model, answers_beside)
     writer: Any = RecordingWriter(loaded_writer)
@@ -459,7 +471,7 @@ def estimate_run(
     prefix_seconds = read_prefixes(loaded_writer, prompts, recipe.variants[0], clock)
     start_seconds = measure_seconds_since_start()
     source = prepare_pilot_source(recipe, writer, prompts, clock)
-    report_cost(prompts, source.sentences, source.total, getattr(loaded_writer, "usage", {}))
+    report_cost(prompts, source.sample, source.total, getattr(loaded_writer, "usage", {}))
 
     # Run the pilots of each shot count on its share of the source sentences.
     shot_counts = list(dict.fromkeys(variant.shots for variant in recipe.variants))
@@ -468,12 +480,13 @@ def estimate_run(
         variant = next(variant for variant in recipe.variants if variant.shots == shots)
         if number:
             prefix_seconds = read_prefixes(loaded_writer, prompts, variant, clock)
-        sentences = source.sentences[number :: len(shot_counts)] or source.sentences[:1]
+        sentences = source.sample[number :: len(shot_counts)] or source.sample[:1]
         most_seconds = PILOT_SECONDS / len(shot_counts)
         pilots = run_pilots(writer, prompts, variant, sentences, most_seconds, clock)
         by_shots[shots] = Pilots(pilots, prefix_seconds)
 
-    if directory is not None and is_exact(recipe):
+    # Store the texts for the run.
+    if directory is not None and is_batch_independent(recipe):
         fingerprint = compute_fingerprint(recipe, hash_inputs(recipe))
         writer.store(directory, compute_run_key(fingerprint, get_versions(recipe)))
 
@@ -497,9 +510,9 @@ def estimate_run(
 
 
 def read_prefixes(writer: Writer, prompts: Prompts, variant: Variant, clock: Clock) -> float:
-    """Have the model read a variant's shared prefixes, and return the seconds that it takes.
+    """Have the model read the shared prefixes of a variant's prompts; return the seconds it takes.
 
-    A server is not asked: it would charge for the request.
+    A server gets no request, since it may charge for it: the result is 0.
     """
     recipe = prompts.recipe
     if not recipe.model.facts.local:
@@ -569,13 +582,13 @@ def run_pilot(
     sentences: Sequence[SourceSentence],
     clock: Clock,
 ) -> Pilot:
-    """Generate the texts of some source sentences as a run would, and count them."""
+    """Generate the texts of some source sentences as a run would; time and count them."""
     recipe = prompts.recipe
     started = clock()
     total = len(sentences) * recipe.texts_per_source_sentence
     with ProgressBar(total=total, desc="this pilot", unit="text", delay=1) as bar:
-        shards = write_shards(writer, prompts, recipe, [sentences], bar.update, variant)
-        ((raw, failed),) = shards
+        shards = generate_shards(writer, prompts, recipe, [sentences], bar.update, variant)
+        ((raw, failed),) = shards  # the sentences are one shard
     seconds = clock() - started
     kept, dropped = filter_rows(raw, recipe)
     return Pilot(
@@ -587,25 +600,15 @@ def run_pilot(
     )
 
 
-@dataclass(frozen=True)
-class PilotSource:
-    """The number of source sentences of a run, and those of its pilots."""
-
-    total: int
-    sentences: Sequence[SourceSentence]
-    seconds: float = 0.0  # to generate all source sentences
-    read: list[str] = field(default_factory=list)  # ``describe_source``
-
-
 def _add_up_variants(
-    recipe: DatasetRecipe, by_shots: Mapping[int | None, Pilots], source: PilotSource
+    recipe: DatasetRecipe, by_shots: Mapping[int | None, Pilots], source: SourceSurvey
 ) -> tuple[float, float]:
-    """Return the seconds and the rows of a run, whose variants are made one after the other.
+    """Return the seconds and the raw rows of a run, which generates one variant after the other.
 
     Args:
         recipe: the recipe of the run.
         by_shots: the pilots of each shot count.
-        source: the source sentences; reading them takes seconds, too.
+        source: the source sentences; the model may need seconds to generate them.
     """
     seconds = source.seconds
     rows = 0.0
@@ -620,8 +623,10 @@ def _add_up_variants(
 
 def prepare_pilot_source(
     recipe: DatasetRecipe, writer: Writer, prompts: Prompts, clock: Clock
-) -> PilotSource:
-    """Return the source sentences of the pilots, read from the source or generated by the model.
+) -> SourceSurvey:
+    """Return the source of a run; its sample are the source sentences of the pilots.
+
+    They are read from the source, or the model generates them.
 
     Args:
         recipe: The recipe of the run.
@@ -638,7 +643,7 @@ def prepare_pilot_source(
         survey = survey_source(
             recipe, writer.count_tokens, count_excess, is_control=writer.is_control
         )
-        return PilotSource(survey.total, spread(survey.sample, size), read=survey.read)
+        return replace(survey, sample=spread(survey.sample, size))
 
     # Generate some sentences, and enough to fill a batch where that is quick.
     limit = recipe.source.limit or 0
@@ -653,9 +658,9 @@ def prepare_pilot_source(
         rows += worker.do_task(WriteSourceSentences(range(first.stop, total)), Path).facts
         seconds = clock() - started
 
-    # Scale their time to the wanted number.
+    # Scale their time to all source sentences of the run.
     usable = [SourceSentence(row["source_id"], row["text"]) for row in rows if not row["reason"]]
     if not usable:
         raise InputError("source", "the model generated no usable source sentence")
     sentences = spread(usable, min(size, limit))
-    return PilotSource(limit, sentences, seconds=seconds * limit / len(usable))
+    return SourceSurvey(limit, sentences, seconds=seconds * limit / len(usable))

@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from sts_dino.generation.executors.options import ClusterOptions, check_options
+from sts_dino.generation.executors.cluster import ClusterOptions, check_options
 from sts_dino.generation.inputs.sources import describe_skipped, require_file
 from sts_dino.generation.pipeline.append import (
     append_rows,
@@ -43,12 +43,12 @@ from sts_dino.hub.untrusted import join_lines
 
 logger = logging.getLogger(__name__)
 
-# the end of a question; a Japanese one often has no question mark
+# the end of a question; Japanese questions often have no question mark
 _QUESTION_END = re.compile(r"(?:[?？؟]|か。|(?:です|でした|でしょう|ます|ました|ません)か)$")
 SHOWN_ROWS = 10  # of each label
 SHOWN_CHARACTERS = 70  # of a text
-MOST_DRAWN_SHARDS = 8  # at most, from which the shown rows are drawn
-# least share of questions among the texts for questions, under the label of the highest score
+MOST_DRAWN_SHARDS = 8  # from which the shown rows are drawn
+# with a smaller share of questions among the texts for questions, a warning is shown
 LEAST_QUESTION_SHARE = 0.75
 WEIGHT_SUFFIXES = (".gguf", ".safetensors")
 app = cli.make_app(__doc__)
@@ -100,8 +100,11 @@ def main(
     recipe, directory = load_checked_recipe(recipe_path, out, limit, settings, options)
     if pilot and (dry_run or append):
         option = "--dry-run" if dry_run else "--append"
-        hint = "give one; --append goes with --dry-run"
-        raise InputError(f"{option} --estimate", "do not go together", hint=hint)
+        raise InputError(
+            f"{option} --estimate",
+            "do not go together",
+            hint="give one; --append goes with --dry-run",
+        )
 
     # Predict the run, if asked to.
     if pilot:
@@ -133,9 +136,9 @@ def main(
 def load_checked_recipe(
     path: Path, out: Path | None, limit: int | None, settings: list[str], options: ClusterOptions
 ) -> tuple[DatasetRecipe, Path]:
-    """Return the recipe and its run directory after all checks that need no model.
+    """Return the recipe and its run directory after all checks that do not load a model.
 
-    A message names the language model.
+    A log message names the language model.
 
     Args:
         path: The recipe file.
@@ -150,7 +153,7 @@ def load_checked_recipe(
     if limit:
         settings = [*settings, f"source.limit={limit}"]
     recipe = load_recipe(path, DatasetRecipe, settings)
-    verdict = licences.check_dataset(recipe)  # else the dataset could not be published
+    verdict = licences.check_dataset(recipe)  # a dataset that fails could not be published
     generator = next(part for part in verdict.parts if part.role == licences.GENERATOR)
     terms = licences.describe_output_terms(generator.what, generator.licence)
     if recipe.model.server and terms is not None:
@@ -158,8 +161,11 @@ def load_checked_recipe(
     require_inputs(path, recipe.collect_local_paths())
     check_options(options, recipe)
     if recipe.language != "en" and is_built_in(recipe.model):
-        problem = f"is {recipe.language!r}; the built-in model writes English sentences alone"
-        raise InputError(f"{path}: language", problem, hint=HINT_ANOTHER_LANGUAGE_MODEL)
+        raise InputError(
+            f"{path}: language",
+            f"is {recipe.language!r}; the built-in model writes English sentences alone",
+            hint=HINT_ANOTHER_LANGUAGE_MODEL,
+        )
     require_file(recipe.source)
     list_model_files(recipe.model)
     logger.info(f"language model: {describe_model(recipe.model)}, as {path} names it")
@@ -172,10 +178,10 @@ def is_built_in(model: LanguageModel) -> bool:
 
 
 def describe_model(model: LanguageModel) -> str:
-    """Return a phrase with the name of a language model, its place, and the size of its weights.
+    """Return the name of a language model, where it is, and the size of its weights, as a phrase.
 
-    The size is that of the local files of weights. For a model of a Hub it is the download's size
-    where ``sts-dino lm`` lists the model. Raises InputError for a missing or unusable folder.
+    The size is that of the local files. For a model of a Hub it is the download's size, if
+    ``sts-dino lm`` lists the model. Raises InputError for a missing or unusable folder.
     """
     if is_built_in(model):
         return "the built-in demonstration model (4.5 million parameters)"
@@ -188,7 +194,8 @@ def describe_model(model: LanguageModel) -> str:
         return f"{model.gguf_file or Path(model.path).name} in {model.path} ({size} of weights)"
     name = f"{model.repo_id}@{model.revision}"
     for packaged in GENERATORS.values():
-        if model.repo_id in (packaged.hub.partition("@")[0], packaged.upstream.partition("@")[0]):
+        repositories = [place.partition("@")[0] for place in (packaged.hub, packaged.upstream)]
+        if model.repo_id in repositories:
             return f"{name} of the Hub ({format_bytes(packaged.bytes)} to download once)"
     return f"{name} of the Hub (its size is not known before the download)"
 
@@ -207,14 +214,16 @@ def write_dataset(
     options: ClusterOptions,
     append: bool = False,
 ) -> Manifest:
-    """Generate the dataset, or finish it, and return its manifest.
+    """Generate the dataset, or resume its run, and return its manifest.
+
+    The run directory is locked meanwhile. Results that workers left in a store are removed at the
+    end.
 
     Args:
         recipe: The checked recipe.
         directory: The run directory.
         command: The command line that the manifest keeps.
-        options: Workers and their cluster. Results that workers left in a store are removed at the
-            end.
+        options: Workers, their cluster, and their store.
         append: Add the rows of further source sentences to the finished run.
     """
     start = partial(start_local_executor, workers=options.workers or 1)
@@ -229,7 +238,7 @@ def write_dataset(
         if options.store is not None:
             from sts_dino.generation.executors.store import ResultStore, name_store_folder
 
-            # A run that was already complete has never tried the store's address.
+            # A run that was already complete has not used the store: its address may be wrong.
             is_proven = earlier is None or not earlier.complete or append
             run_directory = get_new_rows_directory(directory) if append else directory
             run_key = compute_run_key(manifest.fingerprint, manifest.versions)
@@ -251,9 +260,10 @@ def describe_run(directory: Path, manifest: Manifest, recipe: DatasetRecipe) -> 
 
 
 def describe_counts(directory: Path, manifest: Manifest) -> str:
-    """Return a table of the kept and requested texts of each label, with the reasons of rejection.
+    """Return a table of the kept and requested texts of each label, with the most frequent reasons
+    of rejection.
 
-    Lines above the table name the run directory, the source sentences and the skipped rows.
+    Lines above it name the run directory, the source sentences and the skipped rows.
     """
     sources = manifest.counts["sources"]
     text = f"{directory}: {manifest.name} v{manifest.version}, {sources:,} source sentences"
@@ -271,9 +281,10 @@ def describe_counts(directory: Path, manifest: Manifest) -> str:
 
 
 def describe_random_rows(directory: Path, manifest: Manifest, recipe: DatasetRecipe) -> str:
-    """Return random rows of each label as text.
+    """Return at most ``SHOWN_ROWS`` random rows of each label as text.
 
-    A scored dataset also gets a warning where too few texts for questions are questions.
+    The recipe's seed chooses them. For a scored dataset, a warning follows if too few texts for
+    questions are questions.
     """
     random = Random(recipe.seed)
     texts_by_label = read_random_shards(directory, manifest, recipe, random)
@@ -286,7 +297,7 @@ def describe_random_rows(directory: Path, manifest: Manifest, recipe: DatasetRec
             parts.append(f"  {' | '.join(lines)}")
     if recipe.dataset_schema.scored:
         highest = max(recipe.written_labels, key=lambda label: label.score or 0.0).name
-        warning = check_questions(highest, texts_by_label[highest])
+        warning = make_question_warning(highest, texts_by_label[highest])
         if warning and is_built_in(recipe.model):
             parts.append(
                 f"{warning}; the built-in model reads no examples: take another one (--lm)"
@@ -299,7 +310,7 @@ def describe_random_rows(directory: Path, manifest: Manifest, recipe: DatasetRec
 def read_random_shards(
     directory: Path, manifest: Manifest, recipe: DatasetRecipe, random: Random
 ) -> dict[str, list[list[str]]]:
-    """Return the texts of each row by label, from at most ``MOST_DRAWN_SHARDS`` random shards.
+    """Return label → the texts of each row, from at most ``MOST_DRAWN_SHARDS`` random shards.
 
     A row has one or two texts: the leading text columns of its finished config.
     """
@@ -319,13 +330,13 @@ def read_random_shards(
     return by_label
 
 
-def check_questions(label: str, pairs: list[list[str]]) -> str | None:
+def make_question_warning(label: str, pairs: list[list[str]]) -> str | None:
     """Return a warning if too few texts for questions are questions, else None.
 
-    Fewer than ``SHOWN_ROWS`` source sentences that are questions give no warning.
+    Fewer than ``SHOWN_ROWS`` questions among the source sentences give no warning.
 
     Args:
-        label: name of the label.
+        label: name of the label with the highest score, whose texts should keep the question.
         pairs: source sentence and generated text of each row of the label.
     """
     texts = [text for sentence, text in pairs if is_question(sentence)]
@@ -338,5 +349,5 @@ def check_questions(label: str, pairs: list[list[str]]) -> str | None:
 
 
 def is_question(text: str) -> bool:
-    """Return whether a text ends with a question mark, or with Japanese か as a question does."""
+    """Return whether a text ends with a question mark, or as a Japanese question with か."""
     return _QUESTION_END.search(text.rstrip()) is not None

@@ -85,7 +85,7 @@ def write_pairs(
             server, and the most that the pairs may cost. A call with a larger budget resumes.
         settings: ``KEY=VALUE`` as with ``--set``.
     """
-    from sts_dino.generation.executors.options import ClusterOptions
+    from sts_dino.generation.executors.cluster import ClusterOptions
     from sts_dino.generation.run import load_checked_recipe, write_dataset
     from sts_dino.new import CorpusChoices, propose
     from sts_dino.payment import Payment

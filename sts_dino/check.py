@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sts_dino.generation.executors.options import ClusterOptions
+from sts_dino.generation.executors.cluster import ClusterOptions
 from sts_dino.generation.plan import SHOWN_PROMPTS, describe_plan
 from sts_dino.generation.run import load_checked_recipe
 from sts_dino.hub import cli

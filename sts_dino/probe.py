@@ -244,9 +244,7 @@ def choose_sentences(trial: Trial, most: int, clock: Clock) -> list["SourceSente
     recipe = trial.recipe
     source = prepare_pilot_source(recipe, trial.writer, trial.prompts, clock)
     usable = [
-        sentence
-        for sentence in source.sentences
-        if not is_in_examples(sentence.text, trial.prompts)
+        sentence for sentence in source.sample if not is_in_examples(sentence.text, trial.prompts)
     ]
     if len(usable) < FEWEST_SENTENCES:
         raise make_shortage(recipe, len(usable))
@@ -321,15 +319,16 @@ def write_part(trial: Trial, sentences: Sequence["SourceSentence"], clock: Clock
 
     Of several texts of a sentence and a label, the first that passes the filters is taken.
     """
-    from sts_dino.generation.rows.attempts import write_shards
+    from sts_dino.generation.rows.attempts import generate_shards
     from sts_dino.generation.rows.filters import filter_rows
 
     recipe = trial.recipe
     started = clock()
     variant = recipe.variants[0]
     # All sentences are one shard; its progress is not reported.
-    shards = write_shards(trial.writer, trial.prompts, recipe, [sentences], lambda _: None, variant)
-    (shard,) = shards
+    (shard,) = generate_shards(
+        trial.writer, trial.prompts, recipe, [sentences], lambda _: None, variant
+    )
     filtered, _ = filter_rows(shard.raw, recipe)
     for row in filtered:
         trial.pairs.setdefault((row["text1"], row["target"]), row["text2"])

@@ -26,7 +26,7 @@ from sts_dino.eval.encoders.embeddings import Embeddings
 from sts_dino.eval.encoders.load import Encoder, load_encoder, resolve_encoder
 from sts_dino.eval.scoring.outcomes import Outcomes
 from sts_dino.eval.statistics.bootstrap import compute_score
-from sts_dino.generation.inputs.sources import GivenTexts, read_file_rows
+from sts_dino.generation.inputs.sources import SourceStream, read_file_rows
 from sts_dino.hub import cli
 from sts_dino.hub.contract.recipe import TAUGHT_PAIRS, DatasetRecipe
 from sts_dino.hub.contract.recipe_file import load_recipe
@@ -322,7 +322,7 @@ def read_sentences(file: Path, encoding: str | None = None) -> list[str]:
     changes = {"limit": MOST_SENTENCES, "share": 1.0}
     source = recipe.source.model_copy(update=changes)
     recipe = recipe.model_copy(update={"source": source, "premise_tokens": None})
-    return [sentence.text for sentence in GivenTexts(recipe, len)]
+    return [sentence.text for sentence in SourceStream(recipe, len)]
 
 
 def sample_groups(groups: Mapping[str, int], most: int, seed: int) -> list[str]:

@@ -95,7 +95,8 @@ def split_grams(form: str, size: int) -> set[str]:
 
     size: characters of an n-gram.
     """
-    return {form[start : start + size] for start in range(max(1, len(form) - size + 1))}
+    count = max(1, len(form) - size + 1)
+    return {form[start : start + size] for start in range(count)}
 
 
 def compute_signatures(forms: Sequence[str], banding: Banding) -> Signatures:

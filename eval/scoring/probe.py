@@ -113,8 +113,9 @@ class ConvexSolver:
                 model.set_params(C=scale / (len(y) * l2))
                 model.fit(X, y)
                 if model.n_iter_[0] >= MAX_ITERATIONS:
-                    problem = f"no convergence at l2 {l2:g} in {MAX_ITERATIONS} iterations"
-                    raise RunError("probe", problem)
+                    raise RunError(
+                        "probe", f"no convergence at l2 {l2:g} in {MAX_ITERATIONS} iterations"
+                    )
                 weights = torch.from_numpy(model.coef_.astype(np.float32))
                 if is_binary:
                     weights = torch.cat([-weights / 2, weights / 2])
@@ -342,21 +343,28 @@ def check_sets(*sets: LabelledRows) -> list[ProbeRows]:
         place = f"probe, {name} rows"
         has_feature_rows = X.ndim == 2 and len(X) == len(y) > 0
         if not has_feature_rows or X.shape[1] != X_train.shape[1]:
-            problem = f"features {X.shape} do not fit {y.shape} classes and the train features"
-            raise InputError(place, problem)
+            raise InputError(
+                place, f"features {X.shape} do not fit {y.shape} classes and the train features"
+            )
         # The sum of a row is finite only if every feature is, and needs no mask as large as X
         is_broken = ~np.isfinite(X.sum(axis=1, dtype=np.float64))
         if is_broken.any():
-            problem = f"{int(is_broken.sum())} rows hold NaN or infinity"
-            raise InputError(place, problem, hint="is the encoder sound?")
+            raise InputError(
+                place,
+                f"{int(is_broken.sum())} rows hold NaN or infinity",
+                hint="is the encoder sound?",
+            )
         unknown = y[~np.isin(y, classes)]
         if len(unknown):
             raise InputError(place, f"class {int(unknown[0])} is not among the train rows")
 
     # Check that classes are numbered without gaps
     if not np.array_equal(classes, np.arange(len(classes))) or len(classes) < 2:
-        problem = f"their classes are {classes[:9].tolist()}"
-        raise InputError("probe, train rows", problem, allowed="0 … k-1, two or more")
+        raise InputError(
+            "probe, train rows",
+            f"their classes are {classes[:9].tolist()}",
+            allowed="0 … k-1, two or more",
+        )
     return [ProbeRows.from_arrays(X, y, len(classes)) for X, y in sets]
 
 
@@ -377,12 +385,16 @@ def require_enough_rows(y: Classes, folds: int, nested: bool = False) -> None:
         needed = math.ceil(folds * folds / (folds - 1))
         train_rows = len(y) * (folds - 1) // folds
     if folds < 2 or rarest < needed:
-        problem = f"a class has {rarest} rows, {folds} folds"
-        raise InputError("probe", problem, allowed=f"{needed} rows and more")
+        raise InputError(
+            "probe", f"a class has {rarest} rows, {folds} folds", allowed=f"{needed} rows and more"
+        )
     # The final fit stops by the accuracy on a share of its rows
     if DEV_SHARE * train_rows < 1:
-        problem = f"{len(y)} rows leave no dev rows"
-        raise InputError("probe", problem, allowed=f"a share of {DEV_SHARE} must be a row")
+        raise InputError(
+            "probe",
+            f"{len(y)} rows leave no dev rows",
+            allowed=f"a share of {DEV_SHARE} must be a row",
+        )
 
 
 def _make_folds(y: Classes, rows: Indices, folds: int, seed: int) -> list[Split]:

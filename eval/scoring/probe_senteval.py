@@ -95,7 +95,8 @@ def predict_classes(rows: ProbeRows, at: Indices | None, weights: Tensor) -> Ten
     chunk_rows = max(1, MAX_LOGITS // len(class_vectors))
     predicted = []
     for chunk in order.split(chunk_rows):
-        logits = torch.addmm(class_vectors[:, -1], rows.X[chunk], class_vectors[:, :-1].T)
+        intercepts = class_vectors[:, -1]
+        logits = torch.addmm(intercepts, rows.X[chunk], class_vectors[:, :-1].T)
         per_classifier = logits.view(len(chunk), *weights.shape[:2])
         predicted.append(per_classifier.argmax(2).T)
     return torch.cat(predicted, dim=1)
@@ -292,7 +293,9 @@ class SentEvalSolver:
         width = self.rows.dimension + 1
         state = State.start(self.rows.dimension, self.rows.k, decay, self.seed)
         courses = _make_courses(splits, drawn, self.seed)
-        best = Fitted(state.weights[..., :width].clone(), np.full(decay.shape, -1.0))
+        # an accuracy of -1, so that the first check is better
+        initial_weights = state.weights[..., :width].clone()
+        best = Fitted(initial_weights, np.full(decay.shape, -1.0))
         misses = np.zeros(decay.shape, dtype=int)
         is_live = np.ones(decay.shape, dtype=bool)
         # As in the toolkit, the last check may come after more than ``max_epoch`` passes
@@ -411,7 +414,8 @@ def make_cross_entropy(rows: ProbeRows) -> ComputeError:
 
     def compute_error(p: Tensor, at: Tensor) -> Tensor:
         # Bring the one-hot classes (f * b, k) to the axes of p: (f, 1, k, b)
-        gold = one_hot.index_select(0, rows.y.index_select(0, at))
-        return p.sub_(gold.view(len(p), 1, -1, rows.k).transpose(2, 3))
+        classes = rows.y.index_select(0, at)
+        gold = one_hot.index_select(0, classes).view(len(p), 1, -1, rows.k)
+        return p.sub_(gold.transpose(2, 3))
 
     return compute_error

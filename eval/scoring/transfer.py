@@ -167,7 +167,8 @@ def sort_as_toolkit(rows: Rows, as_snli: bool = False) -> Indices:
 
 def count_tokens(texts: Sequence[str]) -> Indices:
     """Count the tokens of each text, which single spaces separate: (n,); 0 for a blank text."""
-    return np.array([text.count(" ") + 1 if text else 0 for text in texts], dtype=np.int64)
+    counts = [text.count(" ") + bool(text) for text in texts]
+    return np.array(counts, dtype=np.int64)
 
 
 def make_pair_features(rows: Rows, order: Indices, embed: Embed, as_snli: bool = False) -> Features:
@@ -301,8 +302,10 @@ def make_squared_error(targets: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
     """
 
     def compute_error(p: Tensor, at: Tensor) -> Tensor:
+        # Bring the targets to the axes of p: (f, 1, 5, rows)
+        chosen = targets.index_select(0, at).view(len(p), 1, -1, WHOLE_SCORES)
+        gold = chosen.transpose(2, 3)
         # The derivative by the probabilities, then the chain rule of softmax
-        gold = targets.index_select(0, at).view(len(p), 1, -1, WHOLE_SCORES).transpose(2, 3)
         outer = (p - gold) * (2 / WHOLE_SCORES)
         return p * (outer - (p * outer).sum(dim=2, keepdim=True))
 
@@ -315,6 +318,7 @@ def _predict_means(X: Features, weights: Tensor) -> Vector:
     ``weights``: the head, (5, padded); column d is the intercept.
     """
     d = X.shape[1]
-    logits = torch.addmm(weights[:, d], torch.from_numpy(X), weights[:, :d].T)
+    intercepts = weights[:, d]
+    logits = torch.addmm(intercepts, torch.from_numpy(X), weights[:, :d].T)
     probabilities = torch.softmax(logits, dim=1).numpy()
     return np.dot(probabilities, np.arange(1, WHOLE_SCORES + 1))

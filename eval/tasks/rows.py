@@ -60,8 +60,11 @@ class DataFile:
                 continue
             cells = line.split("\t")
             if len(cells) < columns:
-                problem = f"has {len(cells)} tab-separated columns, expected {columns}"
-                raise InputError(f"{self.place}:{number}", problem, hint="restore the file")
+                raise InputError(
+                    f"{self.place}:{number}",
+                    f"has {len(cells)} tab-separated columns, expected {columns}",
+                    hint="restore the file",
+                )
             yield f"{self.place}:{number}", cells
 
 
@@ -368,7 +371,9 @@ def read_snli(files: Sequence[DataFile]) -> Rows:
     The texts are read as Latin-1, as SentEval does. Raises InputError when the files have different
     numbers of lines, and for an unknown class.
     """
-    lines = [files[0].split_lines(), *(file.split_lines("latin-1") for file in files[1:])]
+    class_file, *text_files = files
+    lines = [class_file.split_lines()]
+    lines += [file.split_lines("latin-1") for file in text_files]
     require_equal_line_counts(files, lines)
     rows: list[Row] = []
     for line, (label, premise, hypothesis) in enumerate(zip(*lines, strict=True), start=1):
@@ -411,8 +416,11 @@ def require_equal_line_counts(files: Sequence[DataFile], lines: Sequence[Sequenc
     """
     for file, file_lines in zip(files, lines, strict=True):
         if len(file_lines) != len(lines[0]):
-            problem = f"has {len(file_lines)} lines, {files[0].place} has {len(lines[0])}"
-            raise InputError(file.place, problem, hint="restore both files")
+            raise InputError(
+                file.place,
+                f"has {len(file_lines)} lines, {files[0].place} has {len(lines[0])}",
+                hint="restore both files",
+            )
 
 
 def read_sts_year(files: Sequence[DataFile], subsets: Sequence[str], form: TextForm) -> Rows:

@@ -60,8 +60,11 @@ def read_from_directory(root: Path, option: str, name: str) -> DataFile:
         path = folder / candidate
         if path.is_file():
             return DataFile(str(path), path.read_bytes())
-    hint = f"{option} needs the whole layout: restore the file, or score without its task"
-    raise InputError(root / name, "no such data file", hint=hint)
+    raise InputError(
+        root / name,
+        "no such data file",
+        hint=f"{option} needs the whole layout: restore the file, or score without its task",
+    )
 
 
 def read_from_archive(path: Path, place: str, name: str) -> DataFile:
@@ -132,9 +135,10 @@ class Repository:
                     return DataFile(f"{self._place}: {candidate}", path.read_bytes())
             self._archive = self._download(ARCHIVE_NAME)
             if self._archive is None:
-                hint = f"the repository needs SentEval's layout, or {ARCHIVE_NAME} with it"
                 raise InputError(
-                    f"{self._place}: {name}", "no such data file at this revision", hint=hint
+                    f"{self._place}: {name}",
+                    "no such data file at this revision",
+                    hint=f"the repository needs SentEval's layout, or {ARCHIVE_NAME} with it",
                 )
         return read_from_archive(self._archive, f"{self._place}: {ARCHIVE_NAME}", name)
 
@@ -247,8 +251,11 @@ class Source:
         read_file = self._find_reader(dataset, split)
         if read_file is None:
             option = LAYOUTS[dataset.layout].option
-            hint = f"give {option}, or pinned Hub data with --hub-data ORG/NAME@REVISION"
-            raise InputError(dataset.name, "no source of its data is given", hint=hint)
+            raise InputError(
+                dataset.name,
+                "no source of its data is given",
+                hint=f"give {option}, or pinned Hub data with --hub-data ORG/NAME@REVISION",
+            )
         part = dataset.parts[split]
         files = [read_file(name) for name in part.files]
         place = f"{dataset.name} {split}, {files[0].place}"
@@ -364,7 +371,8 @@ class TaskReader:
         for split, rows in self._load(entry, missing).items():
             limit = None if split in (CORPUS, QRELS) else self._limit
             self._rows[keys[split]] = draw_rows(rows, limit, self._seed)
-        return TaskData(task, entry.split, {split: self._rows[key] for split, key in keys.items()})
+        rows_by_split = {split: self._rows[key] for split, key in keys.items()}
+        return TaskData(task, entry.split, rows_by_split)
 
     def _load(self, entry: Entry, splits: list[str]) -> dict[str, Rows]:
         """Load splits of the entry's dataset, or the file that a recipe names for its split."""
@@ -387,6 +395,7 @@ def read_named_file(path: Path, task: Task, split: str) -> Rows:
     try:
         file = DataFile(str(path), path.read_bytes())
     except (FileNotFoundError, IsADirectoryError) as error:
-        hint = "the repository keeps it in assets/"
-        raise InputError(path, f"no such data file for {task.name}", hint=hint) from error
+        raise InputError(
+            path, f"no such data file for {task.name}", hint="the repository keeps it in assets/"
+        ) from error
     return read_checked_rows(dataset, split, [file], str(path), load_pins())

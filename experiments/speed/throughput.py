@@ -52,7 +52,7 @@ from sts_dino.generation.backends.registry import load_writer
 from sts_dino.generation.inputs.prompts import load_prompts
 from sts_dino.generation.inputs.row_seeds import make_seed
 from sts_dino.generation.inputs.sources import SourceSentence
-from sts_dino.generation.rows.attempts import write_shards
+from sts_dino.generation.rows.attempts import generate_shards
 from sts_dino.hub.cli import make_app
 from sts_dino.hub.contract.packaged import HOME_VARIABLE, find_moved_folder
 from sts_dino.hub.contract.recipe import DatasetRecipe, LanguageModel
@@ -539,7 +539,7 @@ def _choose_engine_work(trial: Trial, writer: Any, workers: int) -> Callable[...
         """Do the trial's work: generate in one call or in shards, or multiply only."""
         # The short text of ``measure``, before the clock starts, has no prefixes.
         if trial.way.startswith("shards-") and prefixes:
-            return generate_shards(writer, trial, int(trial.way.removeprefix("shards-")))
+            return generate_in_shards(writer, trial, int(trial.way.removeprefix("shards-")))
         if trial.way.startswith("products-"):
             return compute_products(writer.model, workers, trial.count)
         rows = None if workers > 1 else writer.count_rows(settings, None)
@@ -589,13 +589,13 @@ def compute_products(model: Any, workers: int, count: int) -> list[Any]:
     return [SimpleNamespace(text="", problem=None)] * (workers * count)
 
 
-def generate_shards(writer: Any, trial: Trial, size: int) -> list[Any]:
+def generate_in_shards(writer: Any, trial: Trial, size: int) -> list[Any]:
     """Generate the trial's texts in shards of ``size`` as ``sts-dino write`` does."""
     recipe = load_recipe(RECIPE, DatasetRecipe)
     sources = [SourceSentence(sentence, sentence) for sentence in choose_sentences(trial)]
     shards = [sources[start : start + size] for start in range(0, len(sources), size)]
     completions = []
-    for raw, rejected in write_shards(writer, load_prompts(recipe), recipe, shards, bool):
+    for raw, rejected in generate_shards(writer, load_prompts(recipe), recipe, shards, bool):
         for row in raw + rejected:
             completions.append(SimpleNamespace(text=row["text2"], problem=row.get("reason")))
     return completions

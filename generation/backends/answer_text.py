@@ -26,7 +26,7 @@ from sts_dino.hub.text_files import MARK, is_blank
 
 _LONGEST_TOKEN = 32  # characters; a server that sends more for each token ignored max_tokens
 _LONGEST_TURN = 200_000  # characters, with the reasoning
-# no character of Unicode: stands for an escaped mark, which ends no quotation
+# stands for an escaped quotation mark, which does not end a quotation; not a character of Unicode
 _HIDDEN = "\uffff"
 _ESCAPED = '\\"'
 _STRAIGHT = str.maketrans(dict.fromkeys("“”„‟", QUOTE))
@@ -46,7 +46,7 @@ _APOSTROPHES = "'‘’‚＇"
 _THOUGHT = r"(?:think|thinking|thought|reasoning)[>\]▷]"
 _THOUGHT_BEGINS = re.compile(rf"[<\[◁]{_THOUGHT}", re.IGNORECASE)
 _THOUGHT_ENDS = re.compile(rf"[<\[◁]/{_THOUGHT}", re.IGNORECASE)
-_MOST_LAYERS = 8  # of an introduction, one within the other
+_MOST_LAYERS = 8  # passes that remove an introduction, each of which may reveal another one
 _CONTROL = (
     r"</?s>|<[|｜][^|｜<>\n]{1,40}[|｜]>|</?(?:(?:start|end)_of_turn|[be]os|eot|pad|unk)>"
     r"|\[/?(?:INST|EOS)\]"
@@ -72,7 +72,7 @@ _SPEAKERS = (
     r"(?:output|rephrased|rewritten|paraphrased?|result|response|translation|user|assistant"
     r"|human|ai|[st][12]|text[ _]?[12]?)"
 )
-# what may stand at the beginning of a turn, and what stays of it
+# pattern of the beginning of a turn → what replaces it
 _INTRODUCTIONS = {
     # control tokens
     rf"(?:(?:{_CONTROL})\s*)+": "",
@@ -151,8 +151,8 @@ _NOTE = re.compile(r"(?<!\s)\s*\((?:note|explanation)\b[^()]*\)\Z", re.IGNORECAS
 def decode_escapes(answer: str, prompt: str) -> str:
     """Return an answer with its HTML entities and written-out line breaks decoded.
 
-    ``&quot;`` becomes a quotation mark, and a backslash with an n becomes a line break. What the
-    prompt holds, too, stays as it is.
+    ``&quot;`` becomes a quotation mark, and a backslash with an n becomes a line break. Those that
+    the prompt has, too, stay unchanged.
     """
 
     def decode(entity: re.Match[str]) -> str:
@@ -168,7 +168,8 @@ def decode_escapes(answer: str, prompt: str) -> str:
 def extract_structured_text(answer: str, key: str = SENTENCE_KEY) -> tuple[str, str | None]:
     """Return the sentence under a key of a JSON answer, and its problem or None.
 
-    An answer that was cut, or is no such JSON, is ``not_closed``.
+    The problem of an answer that was cut, or is not such JSON, is ``NOT_CLOSED``; its text is then
+    the whole answer.
     """
     try:
         payload = json.loads(answer)
@@ -188,16 +189,16 @@ def extract_structured_text(answer: str, key: str = SENTENCE_KEY) -> tuple[str, 
 def extract_turn_text(prompt: str, answer: str, stopped: bool) -> tuple[str, str | None]:
     """Return the text in a chat model's own turn, and its problem as ``extract_text`` does.
 
-    Such a turn does not continue the prompt's quotation. The prompt's last words (``Answer:``) are
-    an introduction. The text is the quotation that follows, the line up to a mark at its end, or a
-    first line without marks that the model ended.
+    Such a turn does not continue the prompt's quotation. Introductions are removed first; the last
+    words of the prompt (``Answer:``) count as one. The text is the quotation that follows, the line
+    up to a quotation mark at its end, or a first line without quotation marks that the model ended.
 
     Args:
         prompt: the request's prompt.
         answer: the text of the turn.
         stopped: the model ended its turn.
     """
-    # Leave the reasoning out, and make all quotation marks straight
+    # Remove the reasoning, and make all quotation marks straight
     turn = _THOUGHT_ENDS.split(answer[:_LONGEST_TURN].replace(MARK, ""))[-1].strip()
     if turn.startswith(_ESCAPED):
         turn = turn.replace(_ESCAPED, QUOTE)
@@ -214,7 +215,7 @@ def extract_turn_text(prompt: str, answer: str, stopped: bool) -> tuple[str, str
     else:
         text, problem = _extract_first_line(turn, stopped)
 
-    # Remove what stands around it
+    # Remove notes, end tokens and quotation marks around it
     if problem is None:
         text, problem = _drop_quotation_marks(_NOTE.sub("", _drop_end_tokens(text)))
     return text.replace(_HIDDEN, QUOTE), problem
@@ -236,13 +237,14 @@ def _extract_first_line(turn: str, stopped: bool) -> tuple[str, str | None]:
 def bound_text(
     text: str, problem: str | None, prompt: str, max_new_tokens: int
 ) -> tuple[str, str | None]:
-    """Return a text without end tokens and invisible marks, and its problem or None.
+    """Return a text without end tokens and byte-order marks, cut to a length, and its problem.
 
     Args:
         text: the text in a server's answer.
-        problem: the problem so far.
-        prompt: the request's prompt. What it says itself is no problem.
-        max_new_tokens: the recipe's limit; it bounds the characters of the text, too.
+        problem: the problem that was found before, if any; it stays.
+        prompt: the request's prompt. Words that it has itself are not a problem of the text.
+        max_new_tokens: the recipe's limit; the text has at most ``_LONGEST_TOKEN`` characters for
+            each token.
     """
     longest = _LONGEST_TOKEN * max_new_tokens
     text = text.replace(MARK, "").strip()
@@ -253,7 +255,7 @@ def bound_text(
 
 
 def _find_words_about_task(text: str, prompt: str) -> str | None:
-    """Return the problem of a text that talks about the task, or holds several sentences."""
+    """Return the problem of a text about the task, or of several numbered sentences, or None."""
     for pattern in _ABOUT_THE_TASK:
         match = pattern.search(text)
         if match and match[0] not in prompt:
@@ -264,6 +266,10 @@ def _find_words_about_task(text: str, prompt: str) -> str | None:
 
 
 def _find_problem(text: str, longest: int) -> str | None:
+    """Return the problem of a text that its characters show, or None.
+
+    ``longest``: the most characters of a text.
+    """
     if is_blank(text):
         return EMPTY
     if len(text) > longest:
@@ -272,21 +278,23 @@ def _find_problem(text: str, longest: int) -> str | None:
         return NOT_CLOSED
     if any(sign.search(text) for sign in (_CONTROL_TOKEN, _THOUGHT_BEGINS, _THOUGHT_ENDS)):
         return NOT_A_SENTENCE
-    # punctuation, separators and control characters alone
+    # only punctuation, separators and control characters
     if all(unicodedata.category(sign)[0] in "PZC" for sign in text):
         return NOT_A_SENTENCE
     return None
 
 
 def _drop_end_tokens(text: str) -> str:
+    """Return a text without the control tokens at its end; one with tokens inside is unchanged."""
     first, *further = _CONTROL_TOKEN.split(text)
     return text if "".join(further).strip() else first.strip()
 
 
 def _drop_introduction(turn: str, prompt: str) -> str:
-    """Return the turn without the layers before its sentence.
+    """Return the turn without the introductions before its sentence.
 
-    A list mark and the name of a speaker stay where the prompt has them before that word.
+    A list mark, or the name of a speaker, stays if the prompt has it before the same word: it may
+    be part of the sentence.
     """
     layers = _LAYERS
     label = _LABEL.search(prompt)
@@ -299,7 +307,7 @@ def _drop_introduction(turn: str, prompt: str) -> str:
         for layer, remainder in layers:
             turn = layer.sub(remainder, turn, count=1).lstrip()
         if _NUMBERED_LINE.search(turn.partition("\n")[0]):
-            break  # several sentences, which are no one's
+            break  # a list of several sentences
         for pattern in (_LIST_ITEM, _SPEAKER):
             match = pattern.match(turn)
             if match and match[0] not in prompt:
@@ -312,7 +320,8 @@ def _drop_introduction(turn: str, prompt: str) -> str:
 def _drop_quotation_marks(line: str) -> tuple[str, str | None]:
     """Return a line without the pair of quotation marks around all of it, and its problem or None.
 
-    The problem is ``not_closed`` where the closing mark is missing.
+    The problem is ``NOT_CLOSED`` if the closing mark is missing. A closing mark without an opening
+    one is removed, too.
     """
     if line[:1] not in _PAIRS:
         return line.rstrip(line[-1]) if _ends_with_lone_closer(line) else line, None
@@ -325,7 +334,10 @@ def _drop_quotation_marks(line: str) -> tuple[str, str | None]:
 
 
 def _find_closing_mark(line: str) -> int | None:
-    """Return the index of the mark that closes the line's first character."""
+    """Return the index of the mark that closes the line's first character, or None.
+
+    Nested pairs of marks are skipped, and so are apostrophes within words.
+    """
     depth = 0
     for index, sign in enumerate(line):
         is_letter_before = line[index - 1 : index].isalnum()
@@ -341,6 +353,7 @@ def _find_closing_mark(line: str) -> int | None:
 
 
 def _ends_with_lone_closer(line: str) -> bool:
+    """Return whether a line ends with a closing mark that it has no opening mark of."""
     for opener, closers in _PAIRS.items():
         if opener not in _APOSTROPHES and line and line[-1] in closers and opener not in line:
             return True

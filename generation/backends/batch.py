@@ -1,21 +1,33 @@
-"""Continuous batching: the sequences being decoded, their paged KV cache, and the inputs of the
-next forward pass.
+"""The batches of the engine: ``LiveBatch`` for shared attention, ``PlainBatch`` for the plain loop.
 
-A request is one sequence of *rows*, one for each of its prompts; all get the same token. Each
-distinct prompt is prefilled once, beside the tokens of other sequences. It stays while a sequence
-needs it, and a while longer, since a second attempt may use it. Generated tokens lie in pages of
-each row, which a sequence that ends frees at once.
+A request is one sequence of *rows*, one for each of its prompts; all get the same token.
+
+``LiveBatch`` does continuous batching with a paged KV cache, and makes the inputs of the next
+forward pass. Each distinct prompt is prefilled once, in one pass with the newest tokens of other
+sequences. It stays in the cache while a sequence needs it, and a while longer, since another
+attempt may use it. Generated tokens are in pages of each row, which are free as soon as the
+sequence ends.
+
+``PlainBatch`` reads rows with the model's own layers and cache. Attention masks padding. A layer
+with a recurrent state (Gated DeltaNet, Mamba, a convolution) reads padding as if it were text, and
+its last bits depend on it even where the model masks it. So such a model reads prompts of one
+length together, without padding, and their caches are then joined: keys and values are padded on
+the left, states are stacked. From there on every row adds one token a step.
 """
 
 import heapq
-from collections import OrderedDict
+import inspect
+from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
+from transformers import DynamicCache
 
 from sts_dino.generation.backends.protocol import Request
 from sts_dino.generation.backends.shared_attention import (
@@ -26,12 +38,10 @@ from sts_dino.generation.backends.shared_attention import (
     round_length,
 )
 
-# generated tokens of a row in one page, read together; fixed: sums depend on where pages end
-KV_PAGE = 16
-# rows that read a prompt in one product, empty ones included: the order of sums depends on it
-PROMPT_SLOTS = 8
-# least rows of a shared prefix: from there on the order of sums is the same
-PREFIX_SLOTS = 16
+# These three sizes are part of the results: the order of sums, and so the last bits, depend on them
+KV_PAGE = 16  # generated tokens of a row in one page, which are read together
+PROMPT_SLOTS = 8  # rows that read a prompt in one matrix product, empty slots included
+PREFIX_SLOTS = 16  # least rows of a shared prefix; for more rows the order of sums is the same
 
 
 @dataclass
@@ -41,10 +51,11 @@ class Prompt:
     entry: int
     prefix: int  # its entry in the cache of shared prefixes; -1: none
     prefix_length: int  # tokens of the shared prefix
-    tokens: list[int]  # the tokens after it
-    is_common: bool = False  # the plain prompt of many sequences, whose rows read it in one product
+    tokens: list[int]  # the tokens after the shared prefix
+    is_common: bool = False  # a plain prompt: all its rows read it in one matrix product
     readers: int = 0  # rows of running sequences that read it
-    output: Tensor = field(init=False)  # (H,) or (V,), the forward pass's for its last token
+    # (H,) hidden state or (V,) logits of its last token; set by the pass that prefills it
+    output: Tensor = field(init=False)
 
 
 @dataclass
@@ -62,13 +73,16 @@ class LiveSequence:
     request: Request
     rows: list[Row] = field(default_factory=list)  # of ``request.prompts``
     tokens: list[int] = field(default_factory=list)
-    log_probs: np.ndarray = field(init=False)  # sums under ``request.reported_prompts``
+    log_probs: np.ndarray = field(init=False)  # nats of all tokens, by ``request.reported_prompts``
 
     def __post_init__(self) -> None:
         self.log_probs = np.zeros(len(self.request.reported_prompts))
 
     def measure_progress(self, max_new_tokens: int) -> float:
-        """Return the computed fraction of a row's tokens; rows share the tokens of a prompt."""
+        """Return the computed fraction, 0 to 1, of the tokens of the sequence's first row.
+
+        A prompt's tokens are divided among the rows that read it.
+        """
         if not self.tokens:
             return 0.0
         prompt = self.rows[0].prompt
@@ -84,7 +98,7 @@ class EntryAllocator:
         self.used = 0
 
     def allocate(self) -> int:
-        """Return a free number."""
+        """Return a free number; it is no longer free."""
         if self.free:
             return heapq.heappop(self.free)
         self.used += 1
@@ -96,20 +110,23 @@ class EntryAllocator:
 
 
 class KVCaches:
-    """The KV caches of a batch; the next one uses them again, since new ones cost more."""
+    """The KV caches of a batch. The next batch reuses them, since it costs time to make new ones.
+
+    ``pages[i]`` holds the i-th ``KV_PAGE`` generated tokens of every row.
+    """
 
     def __init__(self) -> None:
         self.shared_prefixes = KVCache()
         self.prompts = KVCache()
-        self.pages: list[KVCache] = []  # of the first KV_PAGE tokens of a row, the next ...
+        self.pages: list[KVCache] = []
 
 
 class SlotTable(NamedTuple):
-    """The slots in which E entries are read, as ``Level`` has them."""
+    """Which rows read E entries of a cache, each entry in n slots (see ``Level``)."""
 
     entries: np.ndarray  # (E,) in rising order
     slots: np.ndarray  # (E, n) the row in each slot
-    member_slots: np.ndarray  # (L,) the flat slot of each member
+    member_slots: np.ndarray  # (L,) the slot of each reading row, as an index in flattened slots
     visible: np.ndarray  # (E, 1 or n, length) whether a slot sees a token
 
 
@@ -118,7 +135,7 @@ class LiveBatch:
 
     def __init__(self, caches: KVCaches, prefix_lengths: Sequence[int], device: torch.device):
         self.caches = caches
-        self.prefix_lengths = np.array([*prefix_lengths, 0])  # the last one, -1: no prefix
+        self.prefix_lengths = np.array([*prefix_lengths, 0])  # index -1, no prefix, gives 0
         self.device = device
         self.sequences: list[LiveSequence] = []
         self.prefill: list[Prompt] = []  # computed in the next pass
@@ -137,7 +154,10 @@ class LiveBatch:
         return sum(len(prompt.tokens) for prompt in self.prefill)
 
     def add(self, request: Request, prompts: Sequence[tuple[tuple[int, ...], int]]) -> None:
-        """Start a sequence. ``prompts``: token ids and prefix (-1: none) of each of its prompts."""
+        """Add a sequence that the next pass starts.
+
+        ``prompts``: (token ids, number of the shared prefix or -1) of each of ``request.prompts``.
+        """
         rows = [Row(self._reserve_prompt(ids, prefix)) for ids, prefix in prompts]
         for row in rows:
             row.prompt.readers += 1
@@ -146,7 +166,10 @@ class LiveBatch:
         self.sequences.append(LiveSequence(request, rows))
 
     def _reserve_prompt(self, ids: tuple[int, ...], prefix: int) -> Prompt:
-        """Return the prompt with these token ids; a new one is prefilled in the next pass."""
+        """Return the prompt with these token ids, and mark it as used last.
+
+        A prompt that is not in the cache gets an entry there and is prefilled in the next pass.
+        """
         prompt = self.prompts.get(ids)
         if prompt is None:
             prefix_length = int(self.prefix_lengths[prefix])
@@ -159,28 +182,32 @@ class LiveBatch:
         return prompt
 
     def remove(self, sequence: LiveSequence) -> None:
-        """Free the rows of a sequence that has ended."""
+        """Release the prompts and pages of a sequence's rows; the caller drops the sequence."""
         for row in sequence.rows:
             row.prompt.readers -= 1
             for allocator, entry in zip(self.page_entries, row.pages, strict=False):
                 allocator.release(entry)
 
     def drop_unused_prompts(self) -> None:
-        """Free the prompts unused for longest; a quarter as many as are in use may stay."""
+        """Free the prompts that no row reads, those unused for longest first.
+
+        As many as a quarter of the prompts in use may stay for later sequences.
+        """
         unused = [ids for ids, prompt in self.prompts.items() if not prompt.readers]
         spare = (len(self.prompts) - len(unused)) // 4
         for ids in unused[: max(0, len(unused) - spare)]:
             self.prompt_entries.release(self.prompts.pop(ids).entry)
 
-    def next_pass(self) -> Pass:
+    def make_next_pass(self) -> Pass:
         """Return the next forward pass.
 
-        Its rows are the newest token of every row, in order, then the tokens of the prompts to
-        prefill.
+        Its rows are the newest token of every decoding row, in order, then the tokens of the
+        prompts to prefill. It outputs the decoding rows and the last token of each of these
+        prompts. Pages for the newest tokens are reserved.
         """
-        # The newest token of every row that decodes
+        # Collect the newest token of every row that decodes
         rows: list[Row] = []
-        offsets: list[int] = []  # of the token in the generated text
+        offsets: list[int] = []  # of the token in the generated text, from 0
         inputs: list[tuple[int, int, int]] = []  # token id, position, prefix
         for sequence in self.sequences:
             if not sequence.tokens:
@@ -198,7 +225,7 @@ class LiveBatch:
                 for row in sequence.rows
             ]
 
-        # The tokens of the prompts to prefill
+        # Append the tokens of the prompts to prefill
         output_rows = list(range(len(rows)))
         for prompt in self.prefill:
             inputs += [
@@ -207,7 +234,7 @@ class LiveBatch:
             ]
             output_rows.append(len(inputs) - 1)
 
-        # What these rows write and read
+        # Add what these rows write to the caches, and what they read from them
         ids, positions, prefixes = np.array(inputs, dtype=np.int64).reshape(-1, 3).T
         next_pass = Pass(ids, positions, np.array(output_rows, dtype=np.int64))
         self._add_prefix_level(next_pass, prefixes)
@@ -219,7 +246,7 @@ class LiveBatch:
         return next_pass
 
     def _add_prefix_level(self, next_pass: Pass, prefixes: np.ndarray) -> None:
-        """Let the rows read their shared prefixes. ``prefixes``: (M,) of each row."""
+        """Let rows read their shared prefixes. ``prefixes``: (M,) number of each row's, or -1."""
         members = np.flatnonzero(prefixes >= 0)
         if len(members):
             cache = self.caches.shared_prefixes
@@ -230,22 +257,27 @@ class LiveBatch:
     def _add_prompt_levels(self, next_pass: Pass, rows: list[Row]) -> None:
         """Let the rows that decode read their prompts.
 
-        All rows of common prompts are one level, others PROMPT_SLOTS rows of a prompt a level.
+        The first PROMPT_SLOTS rows of every prompt are one level, their next PROMPT_SLOTS rows
+        another one, and so on. All rows of common prompts together are one more level.
         """
         entries = np.array([row.prompt.entry for row in rows])
         lengths = np.zeros(self.prompt_entries.used, dtype=np.int64)
         lengths[entries] = [len(row.prompt.tokens) for row in rows]
-        numbers = _rank_in_groups(entries) // PROMPT_SLOTS  # the level of each row
-        numbers[[row.prompt.is_common for row in rows]] = -1
-        for number in np.unique(numbers).tolist():
-            members = np.flatnonzero(numbers == number)
-            width = PROMPT_SLOTS if number >= 0 else PREFIX_SLOTS
+        levels = _rank_in_groups(entries) // PROMPT_SLOTS  # number of each row's level
+        levels[[row.prompt.is_common for row in rows]] = -1
+        for level in np.unique(levels).tolist():
+            members = np.flatnonzero(levels == level)
+            width = PROMPT_SLOTS if level >= 0 else PREFIX_SLOTS
             table = _make_slot_table(entries, members, lengths, width)
             index = self._make_index(members, len(rows))
             next_pass.levels.append(self._make_level(self.caches.prompts, table, index))
 
     def _add_page_levels(self, next_pass: Pass, rows: list[Row], offsets: np.ndarray) -> None:
-        """Write each row's newest token at its offset; let the row read its pages, a level each."""
+        """Write each row's newest token to its last page, and let the rows read their pages.
+
+        The i-th pages of all rows are one level. ``offsets``: (rows,) position of the newest token
+        in the generated text.
+        """
         self._reserve_pages(rows, offsets)
         for page in range(int(offsets.max()) // KV_PAGE + 1):
             cache = self.caches.pages[page]
@@ -253,7 +285,7 @@ class LiveBatch:
             entries = np.array([rows[row].pages[page] for row in members.tolist()])
             page_offsets = offsets[members] - page * KV_PAGE
 
-            # The newest token of the rows whose last page this is
+            # Write the newest token of the rows whose last page this is
             is_last = page_offsets < KV_PAGE
             next_pass.writes.append(
                 Write(
@@ -264,7 +296,7 @@ class LiveBatch:
                 )
             )
 
-            # One slot per entry
+            # Each entry has one slot, for its row
             order = np.argsort(entries)
             visible = np.arange(KV_PAGE) <= page_offsets[order][:, None, None]
             slots = members[order][:, None]
@@ -273,7 +305,7 @@ class LiveBatch:
             next_pass.levels.append(self._make_level(cache, table, index))
 
     def _reserve_pages(self, rows: list[Row], offsets: np.ndarray) -> None:
-        """Give each row the pages up to its offset."""
+        """Give each row all pages up to the one with its offset (rows,)."""
         for row, offset in zip(rows, offsets.tolist(), strict=True):
             for page in range(len(row.pages), offset // KV_PAGE + 1):
                 if page == len(self.page_entries):
@@ -284,7 +316,7 @@ class LiveBatch:
                 self.caches.pages[page].reserve(self.page_entries[page].used, KV_PAGE)
 
     def _add_prefill_level(self, next_pass: Pass, first: int) -> None:
-        """Write the tokens of the prompts to prefill; each sees those before it.
+        """Write the tokens of the prompts to prefill; each sees itself and those before it.
 
         ``first``: the row of their first token.
         """
@@ -293,7 +325,7 @@ class LiveBatch:
         length = round_length(max(lengths))
         members = slice(first, first + sum(lengths))
 
-        # One slot per token: prompt i takes the first of its ``length`` slots
+        # Entry i has ``length`` slots, of which the tokens of prompt i take the first ones
         prompt_numbers = np.repeat(np.arange(len(entries)), lengths)
         offsets = np.concatenate([np.arange(size) for size in lengths])
         slots = np.zeros((len(entries), length), dtype=np.int64)
@@ -311,8 +343,13 @@ class LiveBatch:
     ) -> Level:
         """Return the level that some rows read.
 
-        Few entries are gathered, and with ``gather`` any. Else all up to the last are read, which
-        copies none.
+        Args:
+            cache: the cache that they read.
+            table: the entries and slots of the level.
+            members: the L rows that read.
+            gather: copy the entries out of the cache in any case. Else this is done only if at
+                most about half of the entries up to the last one are read: reading all of them
+                needs no copy.
         """
         entries = None
         if gather or 2 * len(table.entries) <= int(table.entries[-1]):
@@ -331,9 +368,9 @@ class LiveBatch:
         )
 
     def _make_index(self, members: np.ndarray, rows: int) -> slice | Tensor:
-        """Return some of the first ``rows`` rows as an index; all of them are a slice.
+        """Return an index of ``members`` among the first ``rows`` rows.
 
-        A slice copies nothing.
+        All of them give a slice, because indexing with a slice copies nothing.
         """
         return slice(0, rows) if len(members) == rows else self._to_tensor(members)
 
@@ -343,7 +380,7 @@ class LiveBatch:
 
 
 def _rank_in_groups(groups: np.ndarray) -> np.ndarray:
-    """Return how many earlier ones of (L,) are of the same group, for each."""
+    """Return (L,): for each element of ``groups`` the number of equal elements before it."""
     _, numbers, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     first_of_group = np.repeat(np.cumsum(sizes) - sizes, sizes)
     ranks = np.empty(len(groups), dtype=np.int64)
@@ -352,7 +389,7 @@ def _rank_in_groups(groups: np.ndarray) -> np.ndarray:
 
 
 def _spread_slots(table: SlotTable) -> SlotTable:
-    """Return the table with all entries up to the last; those in between are read by no row."""
+    """Return the table with all entries up to its last one; no row reads the added entries."""
     span = int(table.entries[-1]) + 1
     width = table.slots.shape[1]
     slots = np.zeros((span, width), dtype=np.int64)
@@ -366,13 +403,13 @@ def _spread_slots(table: SlotTable) -> SlotTable:
 def _make_slot_table(
     groups: np.ndarray, members: np.ndarray, lengths: np.ndarray, least_slots: int
 ) -> SlotTable:
-    """Return the slots in which members read the entry of their group.
+    """Return the table of rows that each read one entry of a cache.
 
     Args:
-        groups: (M,) the entry of each row.
+        groups: (M,) the entry of each row of the pass.
         members: (L,) the rows that read.
-        lengths: (entries,) tokens of every entry.
-        least_slots: least slots of an entry.
+        lengths: (entries,) tokens of every entry of the cache.
+        least_slots: least slots of an entry; more if more rows read it.
     """
     entries, numbers = np.unique(groups[members], return_inverse=True)
     ranks = _rank_in_groups(groups[members])
@@ -382,3 +419,149 @@ def _make_slot_table(
     length = round_length(int(lengths[entries].max()))
     visible = np.arange(length) < lengths[entries][:, None, None]
     return SlotTable(entries, slots, numbers * width + ranks, visible)
+
+
+# attributes of a layer of transformers' cache: dictionaries of state tensors (rows, ...)
+STATES = ("conv_states", "recurrent_states")
+
+
+class PlainBatch:
+    """Rows of prompts and the tokens after them, each with its keys, values and states.
+
+    Attributes:
+        logits: (R, V) after the last token of every row.
+    """
+
+    def __init__(self, model: Any, prompts: Sequence[Sequence[int]]):
+        """Read the prompts (token ids); row i is prompt i."""
+        self._model = model
+        self._device = model.get_input_embeddings().weight.device
+        self._cache_argument = _name_cache(model)
+
+        # Read the prompts, group by group
+        groups = _group_prompts(model, prompts)
+        caches: list[DynamicCache] = []
+        masks: list[Tensor] = []
+        logits: list[Tensor] = []
+        for numbers in groups:
+            ids, mask = _pad_left([torch.as_tensor(prompts[number]) for number in numbers])
+            caches.append(DynamicCache(config=model.config))
+            masks.append(mask.to(self._device))
+            logits.append(self._compute_logits(ids, masks[-1], caches[-1]))
+
+        # Join the groups, and put the rows in order
+        self._cache = _join_caches(caches)
+        self._mask = torch.cat(_pad_to_longest(masks, dim=1))
+        self.logits = torch.cat(logits)
+        if len(groups) > 1:
+            order = torch.tensor([number for numbers in groups for number in numbers])
+            rows = order.argsort()
+            self._select_rows(rows)
+            self.logits = self.logits[rows.to(self._device)]
+
+    def read_tokens(self, rows: Sequence[int], tokens: Sequence[int]) -> None:
+        """Make ``rows`` the rows of the batch, any of them several times; read a token in each."""
+        self._select_rows(torch.tensor(rows))
+        self._mask = pad(self._mask, (0, 1), value=1)
+        ids = torch.tensor(tokens)[:, None]
+        self.logits = self._compute_logits(ids, self._mask, self._cache)
+
+    def count_state_bytes(self) -> int:
+        """Return the bytes of a row's recurrent states."""
+        total = 0
+        for layer in self._cache.layers:
+            for name in STATES:
+                for state in getattr(layer, name, {}).values():
+                    if state is not None:
+                        total += state[0].numel() * state.element_size()
+        return total
+
+    def _select_rows(self, rows: Tensor) -> None:
+        """Make ``rows`` the rows of cache and mask, but not of ``logits``."""
+        rows = rows.to(self._device)
+        cache: Any = self._cache
+        cache.reorder_cache(rows)
+        self._mask = self._mask[rows]
+
+    def _compute_logits(self, ids: Tensor, mask: Tensor, cache: DynamicCache) -> Tensor:
+        """Return (R, V) logits after the last tokens of ``ids`` (R, n), which the cache gets.
+
+        ``mask`` (R, all tokens so far) has zeros where rows are padded on the left.
+        """
+        # GPT-2 does not derive the positions of left-padded rows from the mask
+        positions_so_far = (mask.cumsum(dim=-1) - 1).clamp(min=0)
+        positions = positions_so_far[:, -ids.shape[1] :]
+        # without keys (Mamba) no mask: it would multiply the newest token by the first one's mask
+        has_keys = any(hasattr(layer, "keys") for layer in cache.layers)
+        output = self._model(
+            input_ids=ids.to(self._device),
+            attention_mask=mask if has_keys else None,
+            position_ids=positions,
+            use_cache=True,
+            logits_to_keep=1,
+            **{self._cache_argument: cache},
+        )
+        return output.logits[:, -1]
+
+
+def has_states(model: Any) -> bool:
+    """Return whether a layer of the model carries a state from token to token."""
+    layers = DynamicCache(config=model.config).layers
+    return any(hasattr(layer, name) for layer in layers for name in STATES)
+
+
+def _group_prompts(model: Any, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Return the numbers of the prompts in each group that is read together.
+
+    A model with states gets a group for each length, the longest last; others get one group.
+    """
+    if not has_states(model):
+        return [list(range(len(prompts)))]
+    groups = defaultdict[int, list[int]](list)
+    for number, prompt in enumerate(prompts):
+        groups[len(prompt)].append(number)
+    return [groups[length] for length in sorted(groups)]
+
+
+def _name_cache(model: Any) -> str:
+    """Return the name of the model's argument for the cache; Mamba has another than the rest."""
+    arguments = inspect.signature(model.forward).parameters
+    return "cache_params" if "cache_params" in arguments else "past_key_values"
+
+
+def _pad_left(rows: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the ids of rows (R, n), padded on the left, and their mask (R, n): 0 is padding."""
+    ids = pad_sequence(rows, batch_first=True, padding_side="left")
+    ones = [torch.ones_like(row) for row in rows]
+    return ids, pad_sequence(ones, batch_first=True, padding_side="left")
+
+
+def _join_caches(caches: list[DynamicCache]) -> DynamicCache:
+    """Join the rows of all caches into the last one, which has the longest rows, and return it."""
+    joined = caches[-1]
+    if len(caches) == 1:
+        return joined
+    for layers in zip(*(cache.layers for cache in caches), strict=True):
+        target: Any = layers[-1]
+        for name in ("keys", "values"):
+            if getattr(target, name, None) is not None:
+                tensors = [getattr(layer, name) for layer in layers]
+                setattr(target, name, torch.cat(_pad_to_longest(tensors, dim=-2)))
+        for name in STATES:
+            target_states = getattr(target, name, {})
+            for number, state in target_states.items():
+                if state is not None:
+                    tensors = [getattr(layer, name)[number] for layer in layers]
+                    target_states[number] = torch.cat(tensors)
+    return joined
+
+
+def _pad_to_longest(tensors: list[Tensor], dim: int) -> list[Tensor]:
+    """Return the tensors with zeros in front along ``dim``, so that all have one length."""
+    longest = max(tensor.shape[dim] for tensor in tensors)
+    padded = []
+    for tensor in tensors:
+        # ``pad`` takes (before, after) of each dimension, the last dimension first
+        zeros = [0, 0] * (tensor.dim() - 1 - dim % tensor.dim())
+        padded.append(pad(tensor, (*zeros, longest - tensor.shape[dim], 0)))
+    return padded

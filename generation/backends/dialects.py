@@ -1,8 +1,8 @@
-"""What OpenAI-compatible servers are sent and what they answer, for every ``model.server.dialect``.
+"""Requests to OpenAI-compatible servers and their answers, for every ``model.server.dialect``.
 
-The OpenAI API has no top-k. Its answer says "stop" both when a stop word was met and when the model
-ended the text itself, without the stop word. A dialect declares which further fields a server takes
-and reports.
+The OpenAI API has no top-k. Its answer says "stop" both when the text has reached a stop word and
+when the model has ended the text itself. A dialect declares which further fields a server takes and
+reports.
 """
 
 import json
@@ -28,11 +28,13 @@ _MORE_CONTEXT = (
 class Dialect:
     """One kind of server, declared once in ``DIALECTS``.
 
-    ``make_sampling`` returns the request's fields for sampling.
-    ``can_stop_at_quote`` returns whether the closing quotation mark may be a stop word, given
-    whether log-probabilities are requested; else its text would look like one that ended by itself.
-    ``opens_turn``: a chat model's turn can begin with our quotation mark.
-    ``read_text`` reads the generated text where the choice's own field lacks it.
+    - ``make_sampling``: returns the request's fields for sampling.
+    - ``can_stop_at_quote``: returns whether the closing quotation mark may be a stop word, given
+      whether log-probabilities are requested. It may not if the answer then lacks the mark: such a
+      text looks like one that the model ended without the mark.
+    - ``opens_turn``: whether the request can begin the model's turn with a quotation mark.
+    - ``read_text``: reads the generated text from an answer whose usual field lacks a part of it;
+      None: the usual field has all.
     """
 
     make_sampling: Callable[[DecodingParameters, Server], Body]
@@ -77,7 +79,7 @@ def get_token_limit(server: Server, settings: DecodingParameters) -> int:
 def continues_quotation(model: LanguageModel, server: Server) -> bool:
     """Return whether an answer continues the prompt's open quotation.
 
-    Chat models answer otherwise whose turn cannot be begun, or whose answer is JSON.
+    It does not if a chat model's turn cannot begin with a quotation mark, or if its answer is JSON.
     """
     can_open_turn = DIALECTS[server.dialect].opens_turn and not server.structured_output
     return not model.chat_template or can_open_turn
@@ -109,11 +111,11 @@ def make_body(
 
 
 def _make_prompt(model: LanguageModel, server: Server, request: Request) -> Body:
-    """Return the fields of a request that hold the prompt, which ends with a quotation mark."""
+    """Return the field ``prompt``, or the fields for ``messages`` of a chat with its examples."""
     if not model.chat_template:
         return {"prompt": request.prompt}
 
-    # Examples: the assistant answers in the form that is asked for.
+    # Examples: the assistant answers in the requested format.
     messages: list[dict[str, str]] = []
     for prompt, text in request.example_turns:
         answer = f"{QUOTE}{text}{QUOTE}"
@@ -124,7 +126,7 @@ def _make_prompt(model: LanguageModel, server: Server, request: Request) -> Body
         messages += [_make_user_turn(prompt), {"role": "assistant", "content": answer}]
     messages.append(_make_user_turn(request.prompt))
 
-    # The assistant's turn opens the quotation: prefilled where the server can continue a turn.
+    # Begin the assistant's turn with the quotation mark, if the server can continue a turn.
     if not continues_quotation(model, server):
         return {"messages": messages}
     return {
@@ -139,7 +141,10 @@ def _make_user_turn(prompt: str) -> dict[str, str]:
 
 
 def _make_openai_sampling(settings: DecodingParameters, server: Server) -> Body:
-    """``top_k`` is sent when the recipe asks for one, so that a server without top-k refuses it."""
+    """Return the fields of the OpenAI API, and ``top_k`` unless it is 0.
+
+    A server without top-k then refuses the request, instead of sampling otherwise.
+    """
     sampling: Body = {"temperature": 1.0, "top_p": settings.top_p}
     if settings.top_k:
         sampling["top_k"] = settings.top_k
@@ -147,9 +152,9 @@ def _make_openai_sampling(settings: DecodingParameters, server: Server) -> Body:
 
 
 def _make_vllm_sampling(settings: DecodingParameters, server: Server) -> Body:
-    """Every field that a model's generation_config.json could change.
+    """Return every field of vLLM that a model's generation_config.json could change.
 
-    The text has its stop word.
+    The answer's text includes its stop word.
     """
     return {
         "temperature": 1.0,
@@ -162,9 +167,9 @@ def _make_vllm_sampling(settings: DecodingParameters, server: Server) -> Body:
 
 
 def _make_transformers_sampling(settings: DecodingParameters, server: Server) -> Body:
-    """``transformers serve`` samples only when the field generation_config requests it.
+    """Return the field ``generation_config`` of ``transformers serve``.
 
-    The text has its stop word.
+    Without ``do_sample`` it would not sample. The answer's text includes its stop word.
     """
     config = {
         "temperature": 1.0,
@@ -177,10 +182,10 @@ def _make_transformers_sampling(settings: DecodingParameters, server: Server) ->
 
 
 def _make_llamacpp_sampling(settings: DecodingParameters, server: Server) -> Body:
-    """Top-k, then top-p, at temperature 1 (fields: tools/server/README.md of llama.cpp).
+    """Return the fields for top-k, then top-p, at temperature 1 (tools/server/README.md).
 
-    Samplers that are not named are off (min_p is 0.05 otherwise). As in the engine, the end of text
-    cannot be drawn where a quotation mark ends a text. JSON ends with the end of text.
+    Samplers that are not named are off (the default of min_p is 0.05). As in the engine, the model
+    cannot draw its end of text where a quotation mark ends a text; JSON ends with the end of text.
     """
     needs_quote = settings.text_end == "quotation_mark" and not server.structured_output
     return {
@@ -198,13 +203,13 @@ def _make_llamacpp_sampling(settings: DecodingParameters, server: Server) -> Bod
 # Answers
 
 
-# how servers call the end of a turn that the model ended itself
+# ``finish_reason`` of a turn that the model or a stop word ended
 _END_REASONS = ("stop", "eos", "eos_token", "end_turn", "stop_sequence", "completed")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer as it was paid for: its text, why it ended, its tokens, and its likelihood."""
+    """One answer of a server: its text, why it ended, its tokens, and its likelihood."""
 
     text: str
     finish_reason: str | None
@@ -214,16 +219,16 @@ class Answer:
     model: str | None = None  # the name of the model that answered
 
     def has_ended(self, max_new_tokens: int) -> bool:
-        """Return whether the model ended its text.
+        """Return whether the model or a stop word ended the text, not the limit of its length.
 
-        A server that gives no reason is believed unless the text has as many tokens as allowed.
+        An answer without a reason counts as ended unless it has ``max_new_tokens`` tokens.
         """
         if self.finish_reason is None:
             return self.completion_tokens is None or self.completion_tokens < max_new_tokens
         return self.finish_reason.lower() in _END_REASONS
 
 
-# HTTP statuses for the words of error objects; the first match counts
+# HTTP status → words of an error object that mean it; the first match counts
 _STATUS_OF_WORDS = (
     (429, re.compile(r"rate.?limit|too.?many|quota|throttl", re.IGNORECASE)),
     (401, re.compile(r"auth|api.?key|permission|forbidden", re.IGNORECASE)),
@@ -234,9 +239,11 @@ _UNKNOWN_FAILURE = 500
 
 
 def find_error_status(payload: object) -> int | None:
-    """Return the HTTP status that an error object in a body names; None: the body has none.
+    """Return the HTTP status that an error object in a body means; None: it has no error object.
 
-    Some servers and gateways answer 200 with ``{"error": {"message", "type", "code"}}``.
+    Some servers and gateways answer 200 with ``{"error": {"message", "type", "code"}}``. An error
+    without a known status or word counts as 500. A body with choices is an answer, in spite of a
+    field ``error``.
     """
     error = payload.get("error") if isinstance(payload, dict) else None
     if not error or (isinstance(payload, dict) and payload.get("choices")):
@@ -259,7 +266,7 @@ def replace_half_characters(text: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(replace_half_characters)]
-# Rounding may lift 0 a little. The lowest number of float32 is llama.cpp's for a likelihood of 0.
+# Rounding may raise 0 a little. llama.cpp reports a likelihood of 0 as the lowest float32.
 _LogProb = Annotated[
     float,
     Field(ge=-3.4028235e38, le=1e-4, strict=True),
@@ -321,7 +328,7 @@ def read_answer(
 
     Raises:
         pydantic.ValidationError: the JSON has another form.
-        InputError: it lacks a field of the dialect.
+        InputError: it lacks a field of the dialect, or the server's context was too small.
     """
     parsed = _Payload.model_validate(payload)
     choice = parsed.choices[0]
@@ -332,7 +339,7 @@ def read_answer(
     read_text = DIALECTS[server.dialect].read_text
     if read_text:
         generated = read_text(payload, server)
-        # of JSON, llama.cpp's own reader removes what a chat template puts around it
+        # for JSON keep the usual field: llama.cpp has removed a chat template's tokens around it
         text = text if server.structured_output else generated
     return Answer(
         text or "",
@@ -367,7 +374,11 @@ def read_answers(
 
 
 def _compute_mean_log_prob(logprobs: _LogProbs, text: str, closes: bool) -> float | None:
-    """Return the mean over the tokens up to the one that closes the quotation, or None."""
+    """Return the mean log-probability of the tokens of a text in nats.
+
+    With ``closes``, tokens after the first one with a quotation mark do not count. Returns None if
+    a token has no log-probability.
+    """
     if logprobs.content is not None:
         tokens = [token.token for token in logprobs.content]
         values = [token.logprob for token in logprobs.content]
@@ -381,7 +392,7 @@ def _compute_mean_log_prob(logprobs: _LogProbs, text: str, closes: bool) -> floa
         if closing is not None:
             values = values[: closing + 1]
         elif QUOTE in text:
-            # the mark came in one token with a stop word, which some servers leave out here
+            # some servers report no log-probability for a token that has the mark and a stop word
             return None
     numbers = [value for value in values if value is not None]
     return sum(numbers) / len(numbers) if numbers and len(numbers) == len(values) else None

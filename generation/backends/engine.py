@@ -1,30 +1,42 @@
-"""Batched self-debiased decoding with a KV cache. Knows prompts and counter-prompts, no labels,
-files or datasets.
+"""Batched self-debiased decoding with a KV cache: the engine completes prompts, each with its
+counter-prompts.
 
 The rows of a request, one for each of its prompts, get the same token at every step. What rows
-share is computed once (``sts_dino.generation.backends.shared_attention``); a text that ends makes
+share is computed once (``sts_dino.generation.backends.shared_attention``). A text that ends makes
 room for a waiting one. In float32 on a CPU a text and its statistics are a function of (model,
 request, settings), whatever the batch (docs/engine.md).
 
-A plain loop decodes what shared attention does not know: ALiBi, soft caps, texts longer than a
+A plain loop decodes what shared attention does not support: ALiBi, soft caps, texts longer than a
 model's window. It gives the same texts and takes more memory and time.
+
+Several workers may decode at the same time: threads with a share of the requests each, and one copy
+of the model's weights. A request goes to the worker with the fewest rows. Requests that share a
+prompt go to one worker, which computes it once.
 """
 
 import logging
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from copy import copy
 from functools import partial
 from itertools import chain, islice
-from threading import Lock
+from queue import SimpleQueue
+from threading import Event, Lock, Thread
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sts_dino.generation.backends.batch import KVCaches, LiveBatch, LiveSequence, Prompt, Row
+from sts_dino.generation.backends.batch import (
+    KVCaches,
+    LiveBatch,
+    LiveSequence,
+    PlainBatch,
+    Prompt,
+    Row,
+)
 from sts_dino.generation.backends.load_model import choose_row_count, is_out_of_memory
 from sts_dino.generation.backends.model_check import (
     PLAIN,
@@ -38,7 +50,6 @@ from sts_dino.generation.backends.output_layer import (
     pack_layers,
     take_output_layer,
 )
-from sts_dino.generation.backends.plain_batch import PlainBatch
 from sts_dino.generation.backends.protocol import Completion, Request, extract_text
 from sts_dino.generation.backends.self_debiasing import (
     NextTokenLogits,
@@ -55,7 +66,6 @@ from sts_dino.generation.backends.shared_attention import (
     round_length,
     run_pass,
 )
-from sts_dino.generation.backends.side_by_side import stream_in_parallel
 from sts_dino.generation.inputs.chat_template import PromptEncoder
 from sts_dino.generation.inputs.row_seeds import draw_uniforms
 from sts_dino.hub.contract.recipe import QUOTE, DecodingParameters, TextEnd
@@ -64,8 +74,12 @@ from sts_dino.hub.errors import InputError, OutOfMemory
 logger = logging.getLogger(__name__)
 
 PREFIX_CHUNK = 512  # tokens of a shared prefix in one pass
+# rows that a worker may have more than another one to read a shared prompt that it has already
+SLACK_ROWS = 32
 Ids = tuple[int, ...]
 Completed = list[tuple[Request, Completion]]
+Stream = Callable[[deque[Request]], Iterator[tuple[Request, Completion]]]
+Result = tuple["Share", Request, Completion] | BaseException
 
 
 class Running(NamedTuple):
@@ -87,21 +101,21 @@ class Engine(PromptEncoder):
             model: transformers' causal language model.
             tokenizer: its tokenizer.
             chat: prompts go through the tokenizer's chat template.
-            shared: read through ``sts_dino.generation.backends.shared_attention`` if the model's
-                attention can, else in the plain loop.
-            workers: threads that write at the same time, where attention is shared.
+            shared: use shared attention if the model supports it, else the plain loop; False: the
+                plain loop in any case.
+            workers: threads that generate at the same time; the plain loop has one.
         """
         super().__init__(tokenizer, model.config, chat)
         self.model = model.eval()
         config = model.config.get_text_config()
 
-        # The tokens that end a text, and those that are never drawn
+        # Find the tokens that end a text, and those that are never drawn
         self.vocabulary = int(config.vocab_size)
         self.ends = self._list_end_tokens()
         self.stops = self._make_stop_tables()
         self.unused_ids = sorted({*range(self.vocabulary)} - {*tokenizer.get_vocab().values()})
 
-        # How the model reads, and where its logits come from
+        # Choose how the model reads, and where its logits come from
         if shared:
             self.attention = find_path(model)
             if not self.attention.shared:
@@ -114,28 +128,28 @@ class Engine(PromptEncoder):
         self._output = take_output_layer(model) if self.attention.shared else None
         if shared and self._output is None:
             pack_layers(model, last=True)
-        # all workers together log it once
+        # all workers share this iterator, so they log the message once
         self._window_message = iter(
             [
                 f"texts beyond the model's window of {self.attention.window} tokens: the plain, "
                 "slower loop writes them"
             ]
         )
-        # a text never depends on its batch
+        # whether texts and statistics are bit-identical in every batch
         self._exact = model.dtype == torch.float32 and self._device.type == "cpu"
 
         # The state of a worker
         self._caches = KVCaches()
-        self.prefix_ids: list[Ids] = []
+        self.prefix_ids: list[Ids] = []  # of the shared prefixes in the cache
         self._running = Running([], 1)
-        self.passes = 0  # those of shared prefixes do not count
-        # of rows and of prompts, each prompt once; without shared prefixes
+        # forward passes, and tokens that they computed; without those of shared prefixes
+        self.passes = 0
         self.tokens_computed = 0
-        # once memory ran out: the rows that fit, for all later calls
+        # model rows that fit in memory, for all later calls; None until memory runs out
         self._most_rows: int | None = None
 
-        # A worker holds its lock in a step. The plain loop, for which the whole model changes its
-        # attention, holds all.
+        # A worker holds its lock during a step. The plain loop holds all locks, because it changes
+        # the attention of the whole model.
         self._lock = Lock()
         self._locks = [self._lock]
         self._workers = [self]
@@ -152,7 +166,7 @@ class Engine(PromptEncoder):
         return facts
 
     def _copy_worker(self) -> "Engine":
-        """Return another engine of the same model and tokenizer, with its own keys and values."""
+        """Return another engine of the same model and tokenizer, with its own cache and lock."""
         worker = copy(self)
         worker._caches = KVCaches()
         worker._lock = Lock()
@@ -162,7 +176,7 @@ class Engine(PromptEncoder):
     def copy_with_template(self, chat: bool) -> "Engine":
         """Return an engine of the same weights, with or without the chat template.
 
-        The engine has one worker. Both engines must not write at the same time.
+        The engine has one worker. Both engines must not generate at the same time.
         """
         engine = copy(self)
         PromptEncoder.__init__(engine, self.tokenizer, self.model.config, chat)
@@ -183,8 +197,8 @@ class Engine(PromptEncoder):
     ) -> Iterator[tuple[Request, Completion]]:
         """Complete the requests of ``queue``, see ``Writer.stream``.
 
-        ``batch_size`` counts model rows of all workers: a text has 1 + K, one for each other prompt
-        that it is scored under, and with guidance one for its plain prompt.
+        ``batch_size`` counts the model rows of all workers. A text has one row for each of its
+        ``Request.prompts``.
         """
         workers = self._workers if self.choose_queue_length(settings, batch_size) else [self]
         rows = max(1, self.count_rows(settings, batch_size) // len(workers))
@@ -204,10 +218,14 @@ class Engine(PromptEncoder):
         rows: int,
         prefixes: Sequence[str],
     ) -> Iterator[tuple[Request, Completion]]:
-        """Complete the requests of one worker, with this many model rows."""
+        """Complete the requests of one worker with at most ``rows`` model rows at a time.
+
+        Texts beyond the model's window, and all texts of a model without shared attention, go to
+        the plain loop. When memory runs out, unfinished texts start again with half the rows.
+        """
         rows = min(rows, self._most_rows or rows)
         batch: LiveBatch | None = None
-        long_requests = deque[Request]()  # beyond the model's window
+        long_requests = deque[Request]()  # of texts beyond the model's window
         while queue or long_requests or (batch and batch.sequences):
             completed: Completed = []
             ran_out = False
@@ -216,7 +234,9 @@ class Engine(PromptEncoder):
                 if plain_queue is None:
                     with self._lock:
                         if batch is None:
-                            batch = self._start_batch(prefixes)
+                            self._read_prefixes(prefixes)
+                            lengths = [len(ids) for ids in self.prefix_ids]
+                            batch = LiveBatch(self._caches, lengths, self._device)
                         self._admit(batch, queue, long_requests, settings, rows)
                         completed = self._step(batch, settings)
                 else:
@@ -228,8 +248,8 @@ class Engine(PromptEncoder):
                 _require_smaller_batch(error, rows)
                 ran_out = True
 
-            # Start again with fewer rows; not in the except block, where the error holds the
-            # tensors of the pass
+            # Start again with fewer rows. This is not in the except block, where the error still
+            # refers to the tensors of the pass
             if ran_out:
                 unfinished = batch.sequences if batch else []
                 queue.extendleft(text.request for text in reversed(unfinished))
@@ -242,11 +262,11 @@ class Engine(PromptEncoder):
             yield from completed
 
     def count_rows(self, settings: DecodingParameters, batch_size: int | None = None) -> int:
-        """Return the model rows of all workers: the recipe's, or as many as fit.
+        """Return the model rows of all workers: ``batch_size``, or as many as fit in memory.
 
-        No more than memory held before.
+        After memory ran out, there are no more than fitted then.
         """
-        # float32, thrice for a softmax
+        # without pieces, logits in float32 are three times in memory for a softmax
         logits_bytes = self._output.bytes_per_row if self._output else 12 * self.vocabulary
         rows = batch_size or choose_row_count(self.model, settings.max_new_tokens, logits_bytes)
         return min(rows, sum(worker._most_rows or rows for worker in self._workers))
@@ -254,16 +274,17 @@ class Engine(PromptEncoder):
     def choose_queue_length(self, settings: DecodingParameters, batch_size: int | None) -> int:
         """Return the rows of the batch, see ``Writer.choose_queue_length``.
 
-        It is 0 in the plain loop, and where a fixed batch repeats bits that depend on it.
+        It is 0 where a text depends on the others in the queue: in the plain loop, and with a
+        fixed batch size outside float32 on a CPU.
         """
         if self.attention.shared and (self._exact or not batch_size):
             return self.count_rows(settings, batch_size)
         return 0
 
-    def in_progress(self) -> float:
+    def measure_texts_in_progress(self) -> float:
         """Return the work done on unfinished texts, prompts included, as a number of texts.
 
-        Any thread may call.
+        Any thread may call this.
         """
         total = 0.0
         for worker in self._workers:
@@ -272,7 +293,7 @@ class Engine(PromptEncoder):
         return total
 
     def _halve_rows(self, rows: int) -> int:
-        """Return half the rows, logged and remembered; free the GPU's memory first."""
+        """Free unused memory of the GPU; return half the rows, and limit later calls to them."""
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         self._most_rows = rows // 2
@@ -285,10 +306,6 @@ class Engine(PromptEncoder):
 
     # Decoding with shared attention
 
-    def _start_batch(self, prefixes: Sequence[str]) -> LiveBatch:
-        self._read_prefixes(prefixes)
-        return LiveBatch(self._caches, [len(ids) for ids in self.prefix_ids], self._device)
-
     def _admit(
         self,
         batch: LiveBatch,
@@ -297,13 +314,15 @@ class Engine(PromptEncoder):
         settings: DecodingParameters,
         rows: int,
     ) -> None:
-        """Start waiting texts while there is room for their rows, and for their prompts in a pass.
+        """Move texts from the queue to the batch while there is room for them.
 
-        Those beyond the model's window, which shared attention does not know, are moved to
-        ``long_requests``.
+        There is room for ``rows`` model rows, but for one text in any case, and for prompts of
+        about 4 · ``rows`` tokens in the next pass. Texts beyond the model's window, which shared
+        attention does not support, are moved to ``long_requests``.
         """
         live_rows = batch.rows
         while queue and (not live_rows or live_rows + len(queue[0].prompts) <= rows):
+            # bound the memory of the pass
             if batch.prefill_tokens > 4 * rows:
                 break
             request = queue[0]
@@ -317,13 +336,16 @@ class Engine(PromptEncoder):
             live_rows += len(prompts)
 
     def _step(self, batch: LiveBatch, settings: DecodingParameters) -> Completed:
-        """Run one pass, and draw one token for every text; those that end leave the batch."""
+        """Run one pass and draw one token for every text of the batch.
+
+        Returns the texts that end with it, which leave the batch.
+        """
         # Compute the newest token of every row, and the prompts to prefill
         decoding = [row for text in batch.sequences if text.tokens for row in text.rows]
         computed: list[Row | Prompt] = [*decoding, *batch.prefill]
         outputs: Tensor | None = None
         if computed:
-            next_pass = batch.next_pass()
+            next_pass = batch.make_next_pass()
             outputs = run_pass(self.model, next_pass)
             self.passes += 1
             self.tokens_computed += len(next_pass.ids)
@@ -331,12 +353,13 @@ class Engine(PromptEncoder):
                 prompt.output = output.clone()
         batch.prefill = []
 
-        # Draw a token for every text; there is none when all that wait are beyond the window
+        # Draw a token for every text; the batch is empty if all texts are beyond the window
         if batch.sequences:
             table, rows = _make_table(batch.sequences, computed, outputs)
             self._draw(batch.sequences, rows, table, self._output, settings)
 
-        # Complete the texts that end. Until the last line, texts whose step fails are queued again.
+        # Complete the texts that end. They stay in batch.sequences until the last line: if memory
+        # runs out before, these are queued again
         ended = [text for text in batch.sequences if self._has_ended(text, settings)]
         completed = [(text.request, self._finish(text, settings)) for text in ended]
         for text in ended:
@@ -346,10 +369,10 @@ class Engine(PromptEncoder):
         return completed
 
     def _read_prefixes(self, prefixes: Sequence[str]) -> None:
-        """Prefill the shared prefixes, unless the same ones are there.
+        """Prefill the shared prefixes, unless the cache has the same ones.
 
-        The last token of a prefix is left to the prompts: with the next text it may become another
-        one.
+        The last token of a prefix is left out: with the text that follows it in a prompt, the
+        tokenizer may make another token of it.
         """
         prefix_ids: list[Ids] = []
         for prefix in prefixes:
@@ -396,8 +419,11 @@ class Engine(PromptEncoder):
         run_pass(self.model, chunk)
 
     def _find_prefix(self, ids: Ids) -> int:
-        """Return the longest shared prefix of a prompt that leaves at least one token, or -1."""
-        fitting = [(0, -1)]
+        """Return the number of the longest shared prefix of a prompt, or -1 without one.
+
+        At least one token of the prompt must follow it: the next one is drawn from its output.
+        """
+        fitting = [(0, -1)]  # (length, number)
         for number, prefix in enumerate(self.prefix_ids):
             length = len(prefix)
             if length < len(ids) and ids[:length] == prefix:
@@ -413,7 +439,10 @@ class Engine(PromptEncoder):
         batch: LiveBatch | None,
         rows: int,
     ) -> deque[Request] | None:
-        """Return the queue whose next texts the plain loop writes now; None: shared attention."""
+        """Return the queue whose next texts the plain loop decodes now; None: shared attention.
+
+        Texts beyond the window wait until they fill a batch, or until no other text is left.
+        """
         if not self.attention.shared:
             return queue
         if not long_requests:
@@ -423,9 +452,9 @@ class Engine(PromptEncoder):
         return long_requests if is_full or is_alone else None
 
     def _choose_long_rows(self, rows: int) -> int:
-        """Return the rows of texts beyond the window.
+        """Return the model rows for texts beyond the window, and log once that there are any.
 
-        Where bits are promised one text at a time: padding would change them.
+        Where results are bit-identical this is 1, so one text at a time: padding would change bits.
         """
         for message in self._window_message:
             logger.info(message)
@@ -434,7 +463,10 @@ class Engine(PromptEncoder):
     def _complete_plainly(
         self, queue: deque[Request], settings: DecodingParameters, rows: int
     ) -> Completed:
-        """Complete the next texts of the queue; they leave it when they are written."""
+        """Complete the next texts of the queue, as many as ``rows`` model rows allow, at least one.
+
+        They leave the queue when they are done: if memory runs out before, they stay.
+        """
         with ExitStack() as locks:
             for lock in self._locks:
                 locks.enter_context(lock)
@@ -454,14 +486,14 @@ class Engine(PromptEncoder):
     def _decode_plainly(
         self, requests: list[Request], prompts: list[list[Ids]], settings: DecodingParameters
     ) -> list[LiveSequence]:
-        """Decode texts together, each row in its own cache; return them with their tokens.
+        """Decode texts together with the model's own attention; return them with their tokens.
 
         Args:
-            requests: of the texts.
-            prompts: token ids of the prompts of each text; equal ones are read once.
+            requests: one for each text.
+            prompts: for each text, the token ids of its prompts; equal prompts are read once.
             settings: decoding parameters.
         """
-        # Prefill the distinct prompts
+        # Prefill the distinct prompts, which are numbered
         texts = [LiveSequence(request) for request in requests]
         numbers: dict[Ids, int] = {}
         for ids in chain.from_iterable(prompts):
@@ -470,7 +502,8 @@ class Engine(PromptEncoder):
         live = texts
         rows = [[numbers[ids] for ids in text_prompts] for text_prompts in prompts]
 
-        # Draw a token for every text; those that have ended leave the batch
+        # Draw a token for every live text; keep the rows of those that have not ended, and read
+        # the new tokens
         while True:
             self._draw(live, rows, batch.logits, None, settings)
             batch_rows: list[int] = []
@@ -500,16 +533,16 @@ class Engine(PromptEncoder):
         layer: OutputLayer | None,
         settings: DecodingParameters,
     ) -> None:
-        """Draw one token for every text.
+        """Draw one token for every text, and add it and its log-probabilities to the text.
 
         Args:
-            texts: they get the token and its log-probabilities.
-            rows: for each of the text's prompts its row in ``table``.
+            texts: the texts.
+            rows: for each text, the row in ``table`` of each of its prompts.
             table: (R, V) logits, or (R, H) hidden states before the output ``layer``.
             layer: the output layer; None: ``table`` has logits.
             settings: decoding parameters.
         """
-        # The rows of each text, guided where the text is
+        # Collect the rows that each text is drawn and scored from; add rows with guided logits
         device = table.device
         pairs = [(text.request, text_rows) for text, text_rows in zip(texts, rows, strict=True)]
         compared = [text_rows[: request.compared_count] for request, text_rows in pairs]
@@ -539,24 +572,24 @@ class Engine(PromptEncoder):
             text.log_probs += values[: len(text.log_probs)]
 
     def list_banned(self, settings: DecodingParameters) -> list[int]:
-        """Return the ids that are never drawn: unused ones, and the end of text.
+        """Return the token ids that are never drawn.
 
-        The end of text can be drawn where a text is a line.
+        These are ids without a token, and, unless a text is a line, the tokens that end a document.
         """
         if settings.text_end == "quotation_mark":
             return self.unused_ids + self.ends
         return self.unused_ids
 
     def _has_ended(self, text: LiveSequence, settings: DecodingParameters) -> bool:
+        """Return whether the newest token ends a text, or is its last possible one."""
         is_full = len(text.tokens) == settings.max_new_tokens
         return is_full or bool(self.stops[settings.text_end][text.tokens[-1]])
 
     def _finish(self, text: LiveSequence, settings: DecodingParameters) -> Completion:
         """Return the completion of a text that has ended."""
         request = text.request
-        mean, *counter_means = (
-            text.log_probs[: request.compared_count] / len(text.tokens)
-        ).tolist()
+        means = text.log_probs[: request.compared_count] / len(text.tokens)
+        mean, *counter_means = means.tolist()
         margin = mean - max(counter_means) if counter_means else None
         sums = dict(zip(request.reported_prompts, text.log_probs.tolist(), strict=True))
         log_likelihoods = tuple(sums[prompt] for prompt in request.scored_prompts)
@@ -566,14 +599,17 @@ class Engine(PromptEncoder):
     def decode_text(
         self, tokens: list[int], settings: DecodingParameters
     ) -> tuple[str, str | None]:
-        """Return the text that tokens spell, and its problem, as ``protocol.extract_text`` does."""
+        """Decode tokens; return the text and its problem as ``protocol.extract_text`` does."""
         decoded = self.tokenizer.decode(
             tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
         return extract_text(decoded, tokens[-1] in self.ends, settings.text_end)
 
     def _encode_checked(self, prompt: str, settings: DecodingParameters) -> Ids:
-        """Return the ids of a prompt. Raises InputError if a text after it exceeds the context."""
+        """Return the token ids of a prompt.
+
+        Raises InputError if they and ``max_new_tokens`` exceed the model's context.
+        """
         ids = self.encode(prompt)
         if self.context and len(ids) + settings.max_new_tokens > self.context:
             raise InputError(
@@ -585,9 +621,10 @@ class Engine(PromptEncoder):
         return ids
 
     def _list_end_tokens(self) -> list[int]:
-        """Return the tokens that end a document, or a turn.
+        """Return the ids of the tokens that end a document or a chat turn, in rising order.
 
-        These are the tokenizer's and those of the model's generation settings.
+        These are the tokenizer's end and padding tokens, and the end tokens of the model's
+        generation settings.
         """
         generation_config = getattr(self.model, "generation_config", None)
         eos: Any = getattr(generation_config, "eos_token_id", None)
@@ -596,9 +633,10 @@ class Engine(PromptEncoder):
         return sorted(token for token in tokens if token is not None and token < self.vocabulary)
 
     def _make_stop_tables(self) -> dict[TextEnd, np.ndarray]:
-        """Return for every token id whether it ends a text.
+        """Return ``decoding.text_end`` → (V,) whether each token ends a text.
 
-        A quotation mark does, a line break, or the document's end.
+        Tokens with a line break and end tokens end every text; tokens with a quotation mark also
+        end a quoted text.
         """
         has_line_break = np.zeros(self.vocabulary, dtype=bool)
         has_quote = np.zeros(self.vocabulary, dtype=bool)
@@ -613,12 +651,15 @@ class Engine(PromptEncoder):
 def _make_table(
     texts: Sequence[LiveSequence], computed: Sequence[Row | Prompt], outputs: Tensor | None
 ) -> tuple[Tensor, list[list[int]]]:
-    """Return the outputs that texts draw their next token from, and each text's rows there.
+    """Return the outputs from which texts draw their next token, and for each text its rows there.
+
+    A text without tokens draws from the outputs of its prompts, which an earlier pass may have
+    computed; any other text draws from those of its newest token.
 
     Args:
-        texts: the running texts. A text without tokens reads the outputs of its prompts.
+        texts: the running texts.
         computed: the rows and prompts of the pass, in its order.
-        outputs: the pass's for them; None: no pass was necessary.
+        outputs: (len(computed), H or V), the outputs of the pass; None: no pass was necessary.
     """
     indices = {id(item): index for index, item in enumerate(computed)}
     earlier: list[Tensor] = []  # of prompts that an earlier pass computed
@@ -640,9 +681,10 @@ def _make_table(
 
 
 def _require_smaller_batch(error: Exception, rows: int) -> None:
-    """Return when fewer rows may help.
+    """Return if memory ran out and a smaller batch may fit.
 
-    Raises the error if memory did not run out, OutOfMemory for one text alone.
+    Raises the error itself if it has another cause, and OutOfMemory if ``rows`` is 1: a single text
+    does not fit.
     """
     if not is_out_of_memory(error):
         raise error
@@ -655,6 +697,110 @@ def _require_smaller_batch(error: Exception, rows: int) -> None:
 
 
 def _pad_rows(rows: list[list[int]]) -> Tensor:
-    """Return rows of unequal length as one tensor; a short row ends with its first number."""
+    """Return lists of unequal length as a tensor; short ones are filled with their first number."""
     width = max(len(row) for row in rows)
     return torch.tensor([row + row[:1] * (width - len(row)) for row in rows])
+
+
+# Workers
+
+
+class Share:
+    """The requests of one worker, and the thread that completes them.
+
+    ``rows`` and ``prompts`` count those of its unfinished requests.
+    """
+
+    def __init__(self, stream: Stream, results: SimpleQueue[Result]):
+        self.rows = 0
+        self.prompts = Counter[str]()
+        self._stream = stream
+        self._results = results
+        self._queue = deque[Request]()
+        self._has_news = Event()  # a request, or the end
+        self._is_stopped = False
+        self._thread = Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def add(self, request: Request) -> None:
+        """Add a request, and wake the thread."""
+        self.rows += len(request.prompts)
+        self.prompts.update(request.prompts)
+        self._queue.append(request)
+        self._has_news.set()
+
+    def mark_completed(self, request: Request) -> None:
+        """Count a request as completed."""
+        self.rows -= len(request.prompts)
+        self.prompts -= Counter(request.prompts)  # removes prompts whose count falls to 0
+
+    def stop(self) -> None:
+        """Let the thread end after its current step, even with unfinished requests."""
+        self._is_stopped = True
+        self._has_news.set()
+
+    def join(self) -> None:
+        """Wait until the thread has ended."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        """Complete requests until ``stop``; put each result, or the error that ends the thread."""
+        try:
+            while not self._is_stopped:
+                for request, completion in self._stream(self._queue):
+                    self._results.put((self, request, completion))
+                    if self._is_stopped:
+                        return
+                self._has_news.wait()
+                self._has_news.clear()
+        except BaseException as error:  # noqa: BLE001 - the caller's thread raises it
+            self._results.put(error)
+
+
+def stream_in_parallel(
+    streams: Sequence[Stream], queue: deque[Request], rows: int
+) -> Iterator[tuple[Request, Completion]]:
+    """Complete the requests of ``queue`` in several threads, as ``Writer.stream`` does.
+
+    Args:
+        streams: one for each worker; it completes the requests of a queue that grows meanwhile.
+        queue: requests that wait.
+        rows: model rows of a worker's full batch. A worker gets a quarter more, so that it never
+            waits.
+
+    Raises:
+        Exception: the first error that a stream raises.
+    """
+    results = SimpleQueue[Result]()
+    most_rows = rows + rows // 4
+    shares = [Share(stream, results) for stream in streams]
+    try:
+        while queue or any(share.rows for share in shares):
+            # Fill the workers, then wait for the next text of any of them
+            while queue and min(share.rows for share in shares) < most_rows:
+                choose_share(shares, queue[0]).add(queue.popleft())
+            result = results.get()
+            if isinstance(result, BaseException):
+                raise result
+            share, request, completion = result
+            share.mark_completed(request)
+            yield request, completion
+    finally:
+        for share in shares:
+            share.stop()
+        for share in shares:
+            share.join()
+
+
+def choose_share(shares: Sequence[Share], request: Request) -> Share:
+    """Return the share that a request is added to.
+
+    It is the first one that has a prompt of the request, and at most ``SLACK_ROWS`` more rows than
+    the share with the fewest; else the share with the fewest rows.
+    """
+    smallest = min(shares, key=lambda share: share.rows)
+    for share in shares:
+        has_prompt = any(prompt in share.prompts for prompt in request.prompts)
+        if has_prompt and share.rows <= smallest.rows + SLACK_ROWS:
+            return share
+    return smallest

@@ -43,12 +43,12 @@ logger = logging.getLogger(__name__)
 
 PROVEN = {"llama": "llama", "qwen2": "qwen2", "gemma3": "gemma3_text"}  # architecture: model_type
 MOST_COPIED_BYTES = 10 * 10**9  # of all copies together
-FEWEST_COPIED_BYTES = 3 * 10**8  # of a GGUF file; the weights of a smaller one take seconds
-ABANDONED_SECONDS = 3600  # after its last layer, an unfinished copy belongs to a killed process
+FEWEST_COPIED_BYTES = 3 * 10**8  # a smaller GGUF file gets no copy: its weights take seconds
+ABANDONED_SECONDS = 3600  # an unfinished copy without changes for so long is of a killed process
 CHECKSUMS = "checksums.json"  # of a copy: file name → XXH3-128, which finds damage, no forgery
 REMOVE_COPIES = "sts-dino lm --clean removes all copies"
 _SMALL_TENSOR_ELEMENTS = 2**16  # a smaller tensor is read instead of memory-mapped
-_PIECE_ELEMENTS = 2**18  # de-quantised at once: they stay in the processor's cache
+_PIECE_ELEMENTS = 2**18  # numbers de-quantised together, which stay in the processor's cache
 
 
 class StoredTensor(NamedTuple):
@@ -79,14 +79,14 @@ def read_header(file: str) -> Header:
 
 
 def read_config(file: str | None) -> Any | None:
-    """Return the config as transformers has it; None without a proven architecture or a file."""
+    """Return transformers' config for a GGUF file of a ``PROVEN`` architecture, else None."""
     if not file:
         return None
     metadata, tensors, _ = read_header(file)
     if metadata["general.architecture"] not in PROVEN or metadata.get("general.name") == "mistral":
         return None
 
-    # transformers' names of the metadata; it ignores those that are None or -1
+    # give the metadata transformers' names; names None and -1 mean: not used
     values: dict[str, Any] = {"vocab_size": metadata.get("tokenizer.ggml.tokens")}
     sections: Any = GGUF_TO_TRANSFORMERS_MAPPING["config"]
     for key, value in metadata.items():
@@ -102,8 +102,8 @@ def read_config(file: str | None) -> Any | None:
 def count_weight_bytes(path: str, gguf_file: str | None, dtype: str) -> int:
     """Return the bytes of a local model's weights in memory.
 
-    Safetensors count as on the disk. A GGUF file counts two bytes a weight for 16-bit types, else
-    four, as ``auto`` may become float32.
+    For safetensors these are the bytes on the disk. For a GGUF file they are two for each weight
+    with a 16-bit dtype, else four, since ``auto`` may become float32.
 
     Args:
         path: folder of the model.
@@ -121,7 +121,7 @@ def count_weight_bytes(path: str, gguf_file: str | None, dtype: str) -> int:
 
 
 class GgufWeights:
-    """The weights of a file with a config of ``read_config``, in ``dtype``."""
+    """The weights of a GGUF file of a ``PROVEN`` architecture, read in ``dtype``."""
 
     def __init__(self, file: Path, config: Any, dtype: torch.dtype):
         """Read the header only. Raises ValueError for a damaged one."""
@@ -135,7 +135,7 @@ class GgufWeights:
             model = AutoModelForCausalLM.from_config(config, **NO_CODE)
         self.model_class = type(model)
 
-        # transformers' names of the file's tensors
+        # map the names of the file's tensors to transformers' names
         architectures = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
         gguf_names = gguf.get_tensor_name_map(
             architectures[self._architecture], config.num_hidden_layers
@@ -163,10 +163,10 @@ class GgufWeights:
 
     @classmethod
     def open_proven(cls, file: str | None, dtype: torch.dtype) -> "GgufWeights | None":
-        """Return the weights of a file, or None.
+        """Return the weights of a file, or None if transformers has to read them.
 
-        None: without a file, for an architecture that is not proven, and where the model lacks a
-        parameter for a tensor.
+        It is None without a file, for an architecture that is not ``PROVEN``, and for a file with a
+        tensor that the model has no parameter for.
         """
         config = read_config(file)
         if not file or not config:
@@ -177,12 +177,13 @@ class GgufWeights:
         return weights
 
     def iter_layers(self) -> Iterator[dict[str, Tensor]]:
-        """Yield the parameters of one layer after another in their final form."""
+        """Yield name in transformers → parameter, de-quantised, for one layer after the other."""
         by_layer = groupby(self._header.tensors, lambda tensor: tensor.name.split(".")[:2])
         for _, members in by_layer:
             yield {self._names[tensor.name]: self._dequantize(tensor) for tensor in members}
 
     def _dequantize(self, tensor: StoredTensor) -> Tensor:
+        """Read a tensor from the file, and return it in ``dtype`` and transformers' layout."""
         # Read the quantised rows
         name = tensor.name
         kind = gguf.GGMLQuantizationType(tensor.kind)
@@ -192,7 +193,8 @@ class GgufWeights:
         raw = np.fromfile(self.file, np.uint8, elements // block * block_bytes, offset=start)
         rows = raw.reshape(tensor.shape[0] if len(tensor.shape) > 1 else 1, -1)
 
-        # De-quantise them in pieces; llama's attention as a whole: its rows change places
+        # De-quantise them in pieces. Attention weights are read as a whole, since the rows of
+        # llama's are reordered
         processor_class = TENSOR_PROCESSORS.get(self._architecture, TensorProcessor)
         processor = processor_class(config=self.config.to_dict())
         values = torch.empty(len(rows), elements // len(rows), dtype=self.dtype)
@@ -206,9 +208,9 @@ class GgufWeights:
     def read(self) -> dict[str, Tensor]:
         """Return all parameters by their name in transformers.
 
-        They are memory-mapped from the copy of an earlier load, else de-quantised, and copied for
-        the next load. A damaged copy is reported and written anew. Without room on the disk there
-        is a warning and no copy.
+        They are memory-mapped from the copy of an earlier load. Without one they are de-quantised,
+        and a copy is written for the next load, if ``has_copy``. A damaged copy is logged and
+        written again. If the disk has no room, a warning is logged and there is no copy.
         """
         parameters: dict[str, Tensor] = {}
         if not self.has_copy:
@@ -216,7 +218,7 @@ class GgufWeights:
                 parameters.update(layer)
             return parameters
 
-        # Read the copy
+        # Read the copy, whose name has all that decides its content
         version = f"{str(self.dtype).removeprefix('torch.')}-transformers{__version__}"
         name = f"{self.file.stem}-{version}-{hash_file(self.file)[:16]}"
         copy = get_prepared_folder() / name
@@ -237,7 +239,7 @@ class GgufWeights:
         Raises RunError for a file with another checksum or a copy that lacks a parameter; OSError
         or SafetensorError for a file that cannot be read.
         """
-        os.utime(copy)  # the copy used last stays longest
+        os.utime(copy)  # _make_room removes copies by the time of their last use
         parameters: dict[str, Tensor] = {}
         for name, checksum in _read_checksums(copy).items():
             if _compute_checksum(copy / name) != checksum:
@@ -248,14 +250,19 @@ class GgufWeights:
         return parameters
 
     def _read_and_copy(self, copy: Path) -> dict[str, Tensor]:
-        """Return all parameters, de-quantised, and write them to a copy where that is possible."""
+        """Return all parameters, de-quantised, and write them to a copy.
+
+        Each layer is replaced by its memory-mapped copy, which frees its memory. After a problem
+        with the disk, the rest stays in memory, and there is no copy. Otherwise a thread completes
+        the copy.
+        """
         parameters: dict[str, Tensor] = {}
         checksums: dict[str, str] = {}
         problem = ""
         staging = copy.with_name(f".{copy.name}.{secrets.token_hex(4)}")
         for number, layer in enumerate(self.iter_layers()):
             try:
-                if not number:
+                if number == 0:
                     _make_room(staging, self.bytes)
                     logger.info(f"writing a {self.describe_copy()}; {REMOVE_COPIES}")
                 if not problem:
@@ -263,7 +270,7 @@ class GgufWeights:
                     save_file(layer, part)
                     checksums[part.name] = _compute_checksum(part)
                     layer = _map_tensors(part)
-            except (OSError, SafetensorError) as error:  # the layer stays in memory
+            except (OSError, SafetensorError) as error:
                 problem = get_first_line(error)
             parameters.update(layer)
 
@@ -271,7 +278,7 @@ class GgufWeights:
             shutil.rmtree(staging, ignore_errors=True)
             logger.warning(f"no {self.describe_copy()}: {problem}")
             return parameters
-        # the disk is slower than the load
+        # in a thread: writing to the disk takes longer than the load
         Thread(target=_publish_copy, args=(staging, copy, checksums), name="copy").start()
         return parameters
 
@@ -302,7 +309,7 @@ def _compute_checksum(file: Path) -> str:
 def _map_tensors(part: Path) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file, memory-mapped.
 
-    A small one is read, or it would keep its layer's mapping.
+    Small ones are copied to memory: a single one of them in use would keep the whole mapping.
     """
     tensors = load_file(part)
     for name, tensor in tensors.items():
@@ -312,12 +319,15 @@ def _map_tensors(part: Path) -> dict[str, Tensor]:
 
 
 def _make_room(staging: Path, size: int) -> None:
-    """Make a folder for ``size`` bytes; remove the oldest copies and those of killed processes.
+    """Make the folder ``staging`` for ``size`` bytes.
 
-    Raises OSError without room.
+    Copies are removed, those used longest ago first, until all together have at most
+    ``MOST_COPIED_BYTES``; so are unfinished ones of killed processes. Raises OSError if the disk
+    has too little space.
     """
     make_folder(staging)
     total = size
+    # from the copy used last to the one used longest ago
     for copy in sorted(staging.parent.iterdir(), key=lambda path: -path.stat().st_mtime):
         total += sum(part.stat().st_size for part in copy.iterdir())
         age = time.time() - copy.stat().st_mtime

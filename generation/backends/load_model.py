@@ -54,12 +54,14 @@ logger = logging.getLogger(__name__)
 
 _SMALLER = "use a smaller model or a narrower dtype (model.dtype)"
 _UNREADABLE = "cannot be loaded as a causal language model"
-# a guess of a prompt's own tokens; a wrong guess costs at most one out-of-memory error
+# a guess of a prompt's tokens after its shared prefix; a wrong guess costs at most one
+# out-of-memory error
 _PROMPT_TOKENS = 32
-_SHARE = 0.5  # of the free memory
-_MOST_ROWS = {"cpu": 512, "cuda": 4096}  # more take memory and bring little
+_MEMORY_SHARE = 0.5  # of the free memory, for the rows of a batch
+_MOST_ROWS = {"cpu": 512, "cuda": 4096}  # more rows take memory and hardly any time off
 _CUDA_MEMORY = 2  # cudaErrorMemoryAllocation
-_SIGNS = (
+# parts of the messages of RuntimeErrors that mean out of memory
+_MEMORY_MESSAGES = (
     "can't allocate memory",
     "not enough memory",
     "status_alloc_failed",
@@ -71,14 +73,14 @@ _OTHER_WAYS = (
     "serve the file with llama.cpp and send prompts there (backend: openai, docs/backends.md), or "
     "give the model in safetensors (path or repo_id without gguf_file)"
 )
-# architectures of GGUF files that transformers names otherwise
+# architecture of a GGUF file → its other name in transformers
 _ALIASES = {
     "qwen2moe": "qwen2_moe",
     "qwen3moe": "qwen3_moe",
     "gpt-oss": "gpt_oss",
     "minimax-m2": "minimax_m2",
 }
-# transformers takes their RoPE from the file, whole
+# architectures for which transformers reads all settings of RoPE from the GGUF file
 _SCALED_BY_CONFIG = ("gpt-oss", "qwen35", "qwen35moe", "lfm2")
 _WHOLE_FILE = f"is the file whole? If it is, {_OTHER_WAYS}"
 _ACCESS = "check repo_id and revision; a private or gated model needs a token here (hf auth login)"
@@ -86,7 +88,9 @@ _LATER = "a run tries it before it writes"
 
 
 def load_model(recipe: LanguageModel) -> tuple[Any, Any]:
-    """Return the model, ready to write on the recipe's number of torch threads, and its tokenizer.
+    """Load a model that can serve, and its tokenizer; set torch's threads to the recipe's number.
+
+    A warning is logged for a slow dtype.
 
     Raises:
         InputError: one of them is unusable.
@@ -97,16 +101,16 @@ def load_model(recipe: LanguageModel) -> tuple[Any, Any]:
     warning = describe_slow_dtype(recipe)
     if warning:
         logger.warning(warning)
-    return _load_proved(recipe)
+    return _load_checked(recipe)
 
 
-def _load_proved(recipe: LanguageModel) -> tuple[Any, Any]:
-    """Return the packed model and its tokenizer, both proved to serve."""
+def _load_checked(recipe: LanguageModel) -> tuple[Any, Any]:
+    """Return the packed model and its tokenizer after ``require_servable``."""
     _require_memory(recipe)
     place = get_model_place(recipe)
     model, tokenizer = read_model(recipe)
     check_vocabulary(tokenizer, model.config, place)
-    # packing takes weights out of what torch counts
+    # count before packing: torch does not count packed weights
     model.parameters_as_published = model.num_parameters()
     eight_bits = resolve_dtype(recipe) == "int8"
     with (
@@ -127,16 +131,16 @@ def _load_proved(recipe: LanguageModel) -> tuple[Any, Any]:
 
 
 def _require_memory(recipe: LanguageModel) -> None:
+    """Raise OutOfMemory for a packaged model on a CPU that needs more than the free memory."""
     if recipe.device == "cpu" and not recipe.device_map:
         require_memory(recipe.path, recipe.gguf_file, psutil.virtual_memory().available)
 
 
 def try_model(recipe: LanguageModel) -> str:
-    """Load a local model as a run does, prove that it can serve, and return a line about that.
+    """Load a local model as a run does, check that it can serve, and return a line about it.
 
-    The line says "not tried" for a model on the Hub, a GPU that is not here, and weights that may
-    exceed the free memory. Raises as ``load_model``, also for a packaged model that this machine's
-    memory is known to be too small for.
+    A model on the Hub, on a GPU that is not here, or with weights that may exceed the free memory
+    is not loaded; the line says so. Raises what ``load_model`` raises.
     """
     if not recipe.path:
         return f"model: not tried yet, its weights are on the Hub; {_LATER}"
@@ -145,10 +149,10 @@ def try_model(recipe: LanguageModel) -> str:
     _require_memory(recipe)
     size = count_weight_bytes(recipe.path, recipe.gguf_file, recipe.dtype)
     if not recipe.gguf_file:
-        size *= 2  # weights of 16 bits on the disk may become float32
+        size *= 2  # 16 bits on the disk may become float32
     if size > psutil.virtual_memory().available:
         return f"model: not tried, it may take {size / 1e9:.0f} GB; {_LATER}"
-    _load_proved(recipe)
+    _load_checked(recipe)
     return (
         "model: tried: single prompts and a padded batch give equal logits, and no later token "
         "changes them"
@@ -157,9 +161,10 @@ def try_model(recipe: LanguageModel) -> str:
 
 @convert_hub_errors("read the language model")
 def read_model(recipe: LanguageModel) -> tuple[Any, Any]:
-    """Return the model as transformers has it, on its device, and its tokenizer.
+    """Return transformers' model, on its device, and its tokenizer.
 
-    Raises as ``load_model``.
+    ``model.copy_folder`` is set to the copy of its weights that was read, or None. Raises what
+    ``load_model`` raises.
     """
     place = get_model_place(recipe)
     tokenizer = load_tokenizer(recipe)
@@ -182,7 +187,7 @@ def read_model(recipe: LanguageModel) -> tuple[Any, Any]:
                 "state_dict": weights.read(),
             }
         elif recipe.gguf_file:
-            # left out, transformers looks for kernels and computes on the packed weights
+            # without it, transformers looks for kernels that compute on the quantised weights
             arguments["quantization_config"] = GgufConfig(dequantize=True)
         elif recipe.quantization:
             quantization = parse_quantization(recipe.quantization)
@@ -262,7 +267,7 @@ def load_preview(recipe: LanguageModel) -> tuple[PromptEncoder, list[str]]:
 
 
 def describe_copy(recipe: LanguageModel) -> list[str]:
-    """Return a line about the copy of a GGUF file's weights on the disk, or none without a copy."""
+    """Return a line about the copy of a GGUF file's weights on the disk; no line without a copy."""
     if not recipe.gguf_file:
         return []
     with open_model_origin(recipe) as origin:
@@ -274,10 +279,11 @@ def describe_copy(recipe: LanguageModel) -> list[str]:
 
 @contextmanager
 def open_model_origin(recipe: LanguageModel) -> Iterator[dict[str, Any]]:
-    """Yield the arguments of ``from_pretrained`` that say where it reads the model.
+    """Yield the arguments with which ``from_pretrained`` finds the model.
 
-    A GGUF file lies in a folder of its own: transformers would prefer a neighbour tokenizer.json.
-    Raises InputError for a GGUF that transformers reads wrong.
+    A GGUF file is linked into a temporary folder, because transformers would prefer a
+    tokenizer.json beside it. Raises InputError for a GGUF file that transformers cannot read, or
+    reads wrong.
     """
     if not recipe.gguf_file:
         name = get_model_name(recipe)
@@ -375,18 +381,24 @@ def resolve_dtype(recipe: LanguageModel) -> str:
 
 
 def get_half_or_float32() -> str:
-    """Return bfloat16 where this CPU multiplies it natively, else float32."""
+    """Return "bfloat16" if this CPU multiplies it natively, else "float32"."""
     return "bfloat16" if cpu_has(*_CPU_BFLOAT16) else "float32"
 
 
 def get_torch_dtype(recipe: LanguageModel) -> torch.dtype:
-    """Return the tensors' dtype; with ``int8`` that of all but the layers' weights and products."""
+    """Return the dtype in which the model is loaded.
+
+    For ``int8`` this is the result of ``get_half_or_float32``: linear layers are rounded later.
+    """
     name = resolve_dtype(recipe)
     return getattr(torch, get_half_or_float32() if name == "int8" else name)
 
 
 def describe_slow_dtype(recipe: LanguageModel) -> str | None:
-    """Return a warning for a dtype that the CPU has to imitate: texts are right, and late."""
+    """Return a warning for a dtype that this CPU does not multiply natively, or None.
+
+    Texts are the same, but take longer.
+    """
     if recipe.device != "cpu" or recipe.device_map:
         return None
     dtype = resolve_dtype(recipe)
@@ -409,6 +421,7 @@ def get_model_place(recipe: LanguageModel) -> Path | str:
 
 
 def _get_device(name: str) -> torch.device:
+    """Return torch's device. Raises InputError for an unknown device, and CUDA without a GPU."""
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -427,9 +440,10 @@ def _get_device(name: str) -> torch.device:
 
 
 def check_vocabulary(tokenizer: Any, config: Any, where: object) -> None:
-    """Raise InputError for a tokenizer that cannot serve.
+    """Raise InputError, which names ``where``, for a tokenizer that cannot be used.
 
-    It loses the opening quotation mark, has no tokens, or has ids beyond the model's.
+    Such a tokenizer loses the quotation mark that opens a text, has no tokens, or has ids beyond
+    the model's vocabulary.
     """
     vocabulary = config.get_text_config().vocab_size
     ids = tokenizer('Sentence 2: "').input_ids
@@ -441,15 +455,16 @@ def check_vocabulary(tokenizer: Any, config: Any, where: object) -> None:
 
 
 def choose_row_count(model: Any, max_new_tokens: int, logits_bytes: int) -> int:
-    """Return how many model rows to decode together; too few for a full batch are logged.
+    """Return how many model rows to decode together.
 
-    These are as many as half of the free memory holds, within the limits of use.
+    These are as many as fit in half of the free memory, at least 16 and at most ``_MOST_ROWS``. The
+    first time that there are fewer for a model, this is logged.
 
     Args:
         model: transformers' model, on its device.
         max_new_tokens: the longest text, in tokens.
-        logits_bytes: bytes that the output layer needs for a row. A row has its keys, values and
-            activations besides.
+        logits_bytes: bytes that the output layer needs for a row, beside the row's keys, values and
+            activations.
     """
     embedding = model.get_input_embeddings().weight
     config = model.config.get_text_config()
@@ -458,19 +473,20 @@ def choose_row_count(model: Any, max_new_tokens: int, logits_bytes: int) -> int:
     else:
         free = psutil.virtual_memory().available
 
-    # Bytes of a row
+    # Estimate the bytes of a row
     layers = config.per_layer_config
     key_numbers = sum(_count_key_numbers(layer) for layer in layers)
     token_bytes = 2 * key_numbers * embedding.element_size()
     cache_bytes = token_bytes * (_PROMPT_TOKENS + max_new_tokens)
-    # states are copied before the old ones go
+    # twice: states are copied before the old ones are freed
     cache_bytes += 2 * getattr(model, "state_bytes", 0)
     activation_bytes = 4 * _PROMPT_TOKENS * 16 * config.hidden_size
     row_bytes = int(cache_bytes + activation_bytes) + logits_bytes
 
-    # As many as fit
+    # Choose as many as fit
     most = _MOST_ROWS.get(embedding.device.type, _MOST_ROWS["cpu"])
-    rows = max(16, min(most, int(_SHARE * free / row_bytes)))
+    fitting = int(_MEMORY_SHARE * free / row_bytes)
+    rows = max(16, min(most, fitting))
     if rows < most and not getattr(model, "has_logged_fewer_rows", False):
         model.has_logged_fewer_rows = True
         logger.info(
@@ -481,9 +497,9 @@ def choose_row_count(model: Any, max_new_tokens: int, logits_bytes: int) -> int:
 
 
 def _count_key_numbers(layer: Any) -> int:
-    """Return the numbers of a token's keys in a layer; 0 for a model without attention.
+    """Return how many numbers the keys of a token have in a layer; 0 without attention.
 
-    ``layer`` is the configuration of the layer: Gemma 4's differ.
+    ``layer``: the configuration of this layer; layers of Gemma 4 differ.
     """
     heads = getattr(layer, "num_attention_heads", 0)
     if not heads:
@@ -496,7 +512,8 @@ def _count_key_numbers(layer: Any) -> int:
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether Python, the system or torch reports that memory ran out.
 
-    By its type, but torch's allocator on a CPU and CUDA's libraries raise plain RuntimeErrors.
+    The type of the error tells it, except for plain RuntimeErrors, which torch's allocator on a CPU
+    and CUDA's libraries raise: there the message does.
     """
     if isinstance(error, (MemoryError, torch.OutOfMemoryError, OutOfMemory)):
         return True
@@ -504,12 +521,13 @@ def is_out_of_memory(error: BaseException) -> bool:
         return error.errno == errno.ENOMEM
     if isinstance(error, getattr(torch, "AcceleratorError", ())):  # torch 2.8
         return getattr(error, "error_code", None) == _CUDA_MEMORY
-    return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in _SIGNS)
+    message = str(error).lower()
+    return isinstance(error, RuntimeError) and any(part in message for part in _MEMORY_MESSAGES)
 
 
 @contextmanager
 def convert_out_of_memory(purpose: str, hint: str) -> Iterator[None]:
-    """Raise OutOfMemory for every out-of-memory error; it can be sent from process to process."""
+    """Raise every out-of-memory error of a block as OutOfMemory, which other processes can get."""
     try:
         yield
     except (MemoryError, OSError, RuntimeError) as error:

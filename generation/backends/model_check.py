@@ -1,7 +1,7 @@
-"""Checks of a model at load, on the model itself: can it serve, and read through shared attention?
+"""Checks of a loaded model: can the engine use it, and can it use shared attention?
 
 The logits of some tokens, read as the engine reads them, are compared with those of the model's own
-forward pass. The masks that the model asks for tell its window.
+forward pass. The masks that the model requests show its window.
 """
 
 import json
@@ -18,15 +18,19 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from sts_dino.generation.backends.batch import KVCaches, LiveBatch
+from sts_dino.generation.backends.batch import (
+    KVCaches,
+    LiveBatch,
+    PlainBatch,
+    has_states,
+)
 from sts_dino.generation.backends.output_layer import get_precision
-from sts_dino.generation.backends.plain_batch import PlainBatch, has_states
 from sts_dino.generation.backends.protocol import Request
 from sts_dino.generation.backends.shared_attention import NAME, attend, run_pass
 from sts_dino.hub.durable import write_text
 from sts_dino.hub.errors import InputError
 
-# tokens of the trial: of its prompt, and the generated ones, in two pages
+# tokens of the trial's prompt, and of its generated text, which takes two pages
 PROMPT = 16
 GENERATED = 18
 CAUSAL = "a causal language model that reads a prompt in a batch as it reads it alone"
@@ -34,22 +38,24 @@ OTHER_MODEL = (
     "use another one, e.g. one of `sts-dino lm`, or serve this one and send prompts there (backend:"
     " openai)"
 )
-TRIAL = "sts_dino_trial"  # shared attention of a model that also says which masks it wants
-# of the logits' spread: the largest error in float32; a wrong attention moves them by their spread
-EXACT = 1e-2
-# times the mean difference between two orders of the model's own sums, in half precision
+TRIAL = "sts_dino_trial"  # name of shared attention in the trial, which notes requested windows
+# Errors of logits are in units of their standard deviation ("spread"), by which a wrong attention
+# moves them.
+EXACT = 1e-2  # largest error in float32
+# in half precision, the largest mean error: so many times the mean difference between two orders of
+# the model's own sums, but at most WIDEST
 ROUNDING = 2.0
-UNKNOWN_ROUNDING = 0.02  # of the spread: the same difference where only one order is right
-WIDEST = 0.1  # of the spread: the largest mean error, whatever the rounding
-# half precision: numbers of likeliest tokens that are compared, and how far below their rank they
-# may be, of the spread
+UNKNOWN_ROUNDING = 0.02  # this difference, for a model with only one order of its sums
+WIDEST = 0.1
+# in half precision: the numbers of likeliest tokens that are compared, and how far their logits may
+# be below those of the model's own likeliest tokens
 PLACES = (1, 10)
 SLIP = 0.25
-# passes that make random tokens likely; ranks of the tokens that they choose
+# passes that replace random tokens by likely ones, which are among the LIKELIEST first
 READINGS = 8
 LIKELIEST = 3
 PLAIN = "it is several times slower, most so with examples in the prompt"
-# what a foreign architecture raises with an attention that it does not know
+# errors of a model's code that does not support another attention
 TRIAL_ERRORS = (
     NotImplementedError,
     ValueError,
@@ -63,7 +69,8 @@ _WINDOWS: ContextVar[set[int]] = ContextVar("windows that a model on trial asked
 
 @dataclass(frozen=True)
 class AttentionPath:
-    """How a model reads: ``shared`` attention up to ``window`` tokens (0: no limit), or plain.
+    """How a model reads: with ``shared`` attention up to ``window`` tokens (0: no limit), or in the
+    plain loop.
 
     ``own``: transformers' name of the model's own attention, which the plain loop uses.
     """
@@ -84,21 +91,22 @@ class AttentionPath:
         return facts
 
     def can_read(self, tokens: int) -> bool:
-        """Return whether texts of this many tokens, with their prompt, fit shared attention."""
+        """Return whether shared attention can read a prompt and text of this many tokens."""
         return self.shared and (not self.window or tokens <= self.window)
 
 
 @torch.inference_mode()
 def require_servable(model: Any, where: object) -> None:
-    """Prove that a loaded model can serve, in five short passes.
+    """Raise InputError, which names ``where``, unless a loaded model can serve. Five short passes.
 
-    A later token moves no earlier logit. Two prompts in one padded batch, read as the plain loop
-    reads them, get the logits of the model's own pass. Raises InputError where that is not so, and
-    whatever the model raises.
+    Its logits are finite. A later token changes no earlier logit. Two prompts in one padded batch,
+    read as the plain loop reads them, get the logits of the model's own pass. Errors that the model
+    raises are not converted. ``model.state_bytes`` is set to the bytes of a row's states.
     """
     kind = model.config.get_text_config().model_type
     ids = _draw_tokens(model)
     expected = _compute_own_logits(model, ids)
+    # the same prompt before other tokens
     changed = _compute_own_logits(model, np.append(ids[:PROMPT], ids[:GENERATED]))
 
     problem = None
@@ -108,20 +116,28 @@ def require_servable(model: Any, where: object) -> None:
         problem = f"{kind} reads both ways: a later token changes earlier logits"
     else:
         padded = _compute_padded_logits(model, ids)
-        if not _are_close(model, padded, expected[[0, -2, -1, 1, -1]], expected.std()):
+        # after the end of the prompt, all tokens but the last, all, the next, and all tokens
+        own = expected[[0, -2, -1, 1, -1]]
+        if not _are_close(model, padded, own, expected.std()):
             problem = f"{kind} gives other logits in a batch of two prompts than for a prompt alone"
     if problem:
         raise InputError(where, f"cannot serve: {problem}", allowed=CAUSAL, hint=OTHER_MODEL)
 
 
 def _draw_tokens(model: Any) -> np.ndarray:
-    """Return the random tokens of the trial, the same ones for every model of a vocabulary."""
+    """Return the random tokens (PROMPT + GENERATED,) of the trial; their seed is fixed.
+
+    The first ids, often special tokens, are left out.
+    """
     config = model.config.get_text_config()
     return np.random.default_rng(0).integers(5, config.vocab_size, PROMPT + GENERATED)
 
 
 def _are_close(model: Any, logits: Tensor, expected: Tensor, spread: Tensor) -> bool:
-    """Return whether logits are equal but for the rounding of the model's precision."""
+    """Return whether logits are equal up to the rounding of the model's precision.
+
+    ``spread``: the unit of errors.
+    """
     error = (logits - expected).abs() / spread
     if get_precision(model) == "float32":
         return bool(error.max() <= EXACT)
@@ -129,23 +145,26 @@ def _are_close(model: Any, logits: Tensor, expected: Tensor, spread: Tensor) -> 
 
 
 def _compute_padded_logits(model: Any, ids: np.ndarray) -> Tensor:
-    """Return (5, V) logits, read as the plain loop does.
+    """Return logits (5, V) of two prompts of unequal length, read as the plain loop reads them.
 
-    They are of two prompts, and of a token after the second, first and second.
+    The prompts are the trial's, and all its tokens but the last. Then one more token is read after
+    the second, the first and again the second prompt, as for three texts.
     """
     tokens = ids.tolist()
     batch = PlainBatch(model, [tokens[:PROMPT], tokens[:-1]])
     model.state_bytes = batch.count_state_bytes()
     prompt_logits = batch.logits
-    batch.read_tokens([1, 0, 1], [tokens[-1], tokens[PROMPT], tokens[-1]])
+    newest = [tokens[-1], tokens[PROMPT], tokens[-1]]
+    batch.read_tokens([1, 0, 1], newest)
     return torch.cat([prompt_logits, batch.logits]).float()
 
 
 def find_path(model: Any) -> AttentionPath:
-    """Return how a model reads, and let it read that way.
+    """Find out by a trial how a model reads, set its attention accordingly, and return it.
 
-    The result of the trial is stored with a copy of the weights for later loads (1.5 billion
-    parameters: 14 seconds). Another torch, processor or code of the trial tries again.
+    For weights with a copy for faster loads, the result is stored beside the copy: the trial takes
+    14 seconds for 1.5 billion parameters. With another torch, processor or code of the trial it is
+    repeated.
     """
     folder = getattr(model, "copy_folder", None)
     if folder is None:
@@ -157,14 +176,14 @@ def find_path(model: Any) -> AttentionPath:
         _set_attention(model, NAME)
         return path
     path = _try_shared_attention(model)
-    if path.shared:  # a refusal may come from a lack of memory, and is tried again
+    if path.shared:  # a failed trial is repeated: memory may have been too small
         with suppress(OSError):
             write_text(file, json.dumps(asdict(path)))
     return path
 
 
 def _hash_trial(model: Any) -> str:
-    """Return the beginning of the SHA-256 of everything that decides the trial of a model."""
+    """Return 16 digits of the SHA-256 of everything that decides the trial besides the weights."""
     digest = sha256()
     for name in ("model_check.py", "shared_attention.py", "batch.py"):
         digest.update(Path(__file__).with_name(name).read_bytes())
@@ -176,9 +195,10 @@ def _hash_trial(model: Any) -> str:
 
 @torch.inference_mode()
 def _try_shared_attention(model: Any) -> AttentionPath:
-    """Let the model read through shared attention if that gives the logits of its own attention.
+    """Set the model to shared attention if that gives the logits of its own attention.
 
-    Else the model stays as it was. A model on several devices is not tried.
+    Else the model keeps its own. A model on several devices, or with recurrent states, is not
+    tried.
     """
     own = model.config.get_text_config()._attn_implementation
     if len({parameter.device for parameter in model.parameters()}) > 1:
@@ -186,16 +206,16 @@ def _try_shared_attention(model: Any) -> AttentionPath:
     if has_states(model):
         return AttentionPath(False, "its layers carry states from token to token", own)
 
-    # The model's own logits, and the rounding of its sums
+    # Compute the model's own logits, and the rounding of its sums
     ids = _draw_tokens(model)
     expected = _compute_own_logits(model, ids)
     rounding = _measure_rounding(model, ids, expected)
-    if rounding and ROUNDING * rounding > WIDEST:  # such a trial would decide nothing
+    if rounding and ROUNDING * rounding > WIDEST:  # rounding would hide a wrong attention
         ids = _make_likely(model, ids)
         expected = _compute_own_logits(model, ids)
         rounding = _measure_rounding(model, ids, expected)
 
-    # The same logits through shared attention
+    # Compute the same logits through shared attention
     windows: set[int] = set()
     token = _WINDOWS.set(windows)
     try:
@@ -209,7 +229,7 @@ def _try_shared_attention(model: Any) -> AttentionPath:
     finally:
         _WINDOWS.reset(token)
 
-    # Decide
+    # Compare them
     window = min(windows, default=0)
     if 0 < window < len(ids):
         return AttentionPath(False, f"its window of {window} tokens is narrower than a prompt", own)
@@ -223,7 +243,7 @@ def _try_shared_attention(model: Any) -> AttentionPath:
 
 @contextmanager
 def use_attention(model: Any, name: str) -> Iterator[None]:
-    """Let the model read with the attention of this name in transformers, within the context."""
+    """Set the model to the attention of this name in transformers during the block."""
     own = model.config.get_text_config()._attn_implementation
     try:
         _set_attention(model, name)
@@ -233,9 +253,9 @@ def use_attention(model: Any, name: str) -> Iterator[None]:
 
 
 def _set_attention(model: Any, name: str) -> None:
-    """Let the layers that read text use the attention of this name.
+    """Set the attention of the layers that read text, by its name in transformers.
 
-    Layers of images and sounds keep theirs: Gemma 4's for sounds accept no other one.
+    Layers for images and sounds keep theirs: Gemma 4's layers for sounds accept no other one.
     """
     text_config = model.config.get_text_config()
     for key in model.config.sub_configs:
@@ -246,10 +266,10 @@ def _set_attention(model: Any, name: str) -> None:
 
 
 def _compute_own_logits(model: Any, ids: np.ndarray, first: int = PROMPT - 1) -> Tensor:
-    """Return the logits (n - first, V) of ``ids`` (n,) from token ``first`` on.
+    """Return the logits (n - first, V) after each of ``ids`` (n,) from number ``first`` on.
 
-    One pass of the model as it stands. By default these are of the end of the prompt and of every
-    generated token.
+    They come from one pass of the model with its current attention. By default ``first`` is the
+    last token of the prompt.
     """
     device = model.get_input_embeddings().weight.device
     output = model(input_ids=torch.from_numpy(ids)[None].to(device), use_cache=False)
@@ -257,21 +277,23 @@ def _compute_own_logits(model: Any, ids: np.ndarray, first: int = PROMPT - 1) ->
 
 
 def _compute_shared_logits(model: Any, ids: np.ndarray) -> Tensor:
-    """Return the logits of ``_compute_own_logits``, read as the engine reads them."""
+    """Return the logits of ``_compute_own_logits``, read as the engine reads them, step by step."""
     batch = LiveBatch(KVCaches(), [], model.get_input_embeddings().weight.device)
     batch.add(Request("", (), 0), [(tuple(ids[:PROMPT].tolist()), -1)])
     logits = []
+    # the first pass reads the prompt, the others the token before; the last token is not read
     for token in [*ids[PROMPT:].tolist(), 0]:
-        logits.append(run_pass(model, batch.next_pass())[-1].float())
+        logits.append(run_pass(model, batch.make_next_pass())[-1].float())
         batch.prefill = []
         batch.sequences[0].tokens.append(token)
     return torch.stack(logits)
 
 
 def _measure_rounding(model: Any, ids: np.ndarray, logits: Tensor) -> float | None:
-    """Return the mean difference of logits between two orders of the same sums (SDPA, eager).
+    """Return the mean difference of logits between SDPA and eager attention, in their spread.
 
-    The unit is their spread. Returns None in float32.
+    Both compute the same sums in another order, so this is the rounding of the model's precision.
+    Returns None in float32.
     """
     if get_precision(model) == "float32":
         return None
@@ -283,10 +305,10 @@ def _measure_rounding(model: Any, ids: np.ndarray, logits: Tensor) -> float | No
 
 
 def _make_likely(model: Any, ids: np.ndarray) -> np.ndarray:
-    """Return tokens that the model finds likely after each other, in place of random ``ids``.
+    """Return the tokens with all but the first replaced by tokens that the model finds likely.
 
     Random tokens may magnify rounding: another order of the same sums then moves logits as far as
-    wrong positions do.
+    wrong positions do. Every pass replaces each token by a likely one after the tokens before it.
     """
     ids = ids.copy()
     ranks = np.random.default_rng(1).integers(LIKELIEST, size=len(ids) - 1)
@@ -298,11 +320,12 @@ def _make_likely(model: Any, ids: np.ndarray) -> np.ndarray:
 
 
 def _describe_difference(logits: Tensor, expected: Tensor, rounding: float | None) -> str | None:
-    """Return how far logits differ, in units of their spread, or None where that is allowed.
+    """Return how far logits differ from the expected ones as a phrase; None: within the limits.
 
-    In half precision up to ``rounding``, since of some million logits the worst says little: the
-    mean error is about what another order of the same sums makes; and the likeliest tokens, the
-    first and the first ten, are the likeliest ones of the model's own attention, or close to them.
+    In float32 (``rounding`` is None) the largest error counts. In half precision the worst of some
+    million logits says little. There the mean error has to be about that of another order of the
+    same sums (``rounding``), and the likeliest token and the ten likeliest ones have to be those of
+    the model's own attention, or nearly as likely.
     """
     spread = expected.std()
     errors = (logits - expected).abs() / spread
@@ -311,7 +334,7 @@ def _describe_difference(logits: Tensor, expected: Tensor, rounding: float | Non
             return None
         return f"by up to {errors.max():.2g} of their spread (allowed: {EXACT})"
 
-    # "not <=" also refuses what is no number
+    # "not <=" also refuses NaN
     allowed = min(ROUNDING * rounding, WIDEST)
     if not errors.mean() <= allowed:
         return f"by {errors.mean():.2g} of their spread on average (allowed: {allowed:.2g})"
@@ -325,7 +348,7 @@ def _describe_difference(logits: Tensor, expected: Tensor, rounding: float | Non
 
 
 def _make_no_mask(local_size: int | None = None, **_: Any) -> None:
-    """The mask of shared attention: none. Note the window or chunk that the model wants."""
+    """Return no mask, as shared attention needs; note the window or chunk that a model requests."""
     if local_size:
         _WINDOWS.get().add(int(local_size))
 

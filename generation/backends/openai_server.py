@@ -1,6 +1,6 @@
 """``backend: openai``: texts from any OpenAI-compatible server, several requests at a time.
 
-``Client`` also asks such a server for embeddings.
+``Client`` also requests embeddings from such a server.
 
 No answer is paid for twice: ``AnswerCache`` stores them beside the run directory.
 
@@ -59,9 +59,9 @@ logger = logging.getLogger(__name__)
 
 _KEY = "OPENAI_API_KEY"
 _AGAIN = "run the same command again: what was answered is kept"
-_LONGEST_PAUSE = 120.0  # seconds of a Retry-After that are waited for
+_LONGEST_PAUSE = 120.0  # longest Retry-After, in seconds, after which a request is sent again
 _ANSWERS_TO_SPEED_UP = 20
-_BYTES_PER_TOKEN = 3  # of a prompt, roughly and rather too few
+_BYTES_PER_TOKEN = 3  # of a prompt; a low guess, so that the reserved price is rather too high
 _QUOTED_LENGTH = 200  # characters of a server's message in an error
 _CONNECT_SECONDS = 10.0
 _LONGEST_ANSWER = 16 * 2**20  # bytes; most have a few kilobytes
@@ -138,6 +138,9 @@ class AnswerCache:
 
     @contextmanager
     def _lock_connection(self) -> Iterator[None]:
+        """Hold the lock during a block. Raises RunError if the disk fails, InputError for a file
+        that is not such a database.
+        """
         try:
             with self._lock:
                 yield
@@ -164,7 +167,7 @@ class _Post(NamedTuple):
 
 
 def hash_request(*values: Any) -> bytes:
-    """Return the SHA-256 of everything that decides an answer (JSON values)."""
+    """Return the SHA-256 of the JSON of some values: those that decide an answer."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).digest()
 
 
@@ -203,11 +206,11 @@ TEACHER_ADVICE = Advice(
 
 
 class Pace:
-    """How many requests may be under way, and when the next one may start.
+    """How many requests may be in flight (``allowed``), and when the next one may start.
 
     An answer 429 halves the number and stops all requests for its Retry-After. Every
     ``_ANSWERS_TO_SPEED_UP`` other answers raise the number by one again, up to the recipe's
-    concurrency. Any thread may call.
+    concurrency. Any thread may call the methods.
     """
 
     def __init__(self, concurrency: int):
@@ -218,7 +221,12 @@ class Pace:
         self._lock = threading.Lock()
 
     def record_answer(self, status: int, retry_after: str) -> None:
-        """Change the number by an HTTP status; ``retry_after``: the header, in seconds."""
+        """Count an answer, and change ``allowed`` if that is due.
+
+        Args:
+            status: HTTP status of the answer.
+            retry_after: its header Retry-After, in seconds; other values are ignored.
+        """
         with self._lock:
             self._answers += 1
             if status == 429:
@@ -233,7 +241,10 @@ class Pace:
                 self._answers = 0
 
     def _stop_requests(self, seconds: float) -> None:
-        """Stop all requests; a longer pause than ``_LONGEST_PAUSE`` ends the run instead."""
+        """Let no request start for so many seconds.
+
+        A pause above ``_LONGEST_PAUSE`` is ignored here: the failed request then ends the run.
+        """
         if seconds <= _LONGEST_PAUSE:
             self._pause_end = max(self._pause_end, time.monotonic() + seconds)
 
@@ -243,9 +254,10 @@ class Pace:
 
 
 class _AnswerLimits(threading.local):
-    """Limits of one answer in time and size, its headers, trailers and redirects included.
+    """Limits on the time and size of one answer, with its headers, trailers and redirects.
 
-    The timeout of a read alone does not end an answer that sends a byte at a time.
+    Every thread has its own. They are needed because the timeout of a single read does not end an
+    answer that arrives a byte at a time.
     """
 
     deadline = 0.0  # of the monotonic clock
@@ -257,12 +269,15 @@ class _AnswerLimits(threading.local):
         self.bytes_left = _LONGEST_ANSWER
 
     def watch_connection(self, event: str, info: dict[str, Any]) -> None:
-        """Count what is read of a new connection: httpx's extension ``trace``."""
+        """Replace the method ``read`` of a new connection by ``_read`` (httpx's extension
+        ``trace``).
+        """
         if event.endswith(("connect_tcp.complete", "start_tls.complete")):
             stream = info["return_value"]
             stream.read = partial(self._read, stream.read)
 
     def _read(self, read: Callable[[int, float], bytes], size: int, timeout: float) -> bytes:
+        """Read at most ``size`` bytes within the limits. Raises ReadTimeout or ReadError beyond."""
         seconds = self.deadline - time.monotonic()
         if seconds <= 0:
             raise httpx2.ReadTimeout("the answer does not end")
@@ -313,13 +328,18 @@ class Client:
         return self._send(lambda: self._client.get(path, cast_to=object), {})
 
     def _limit_answer(self, request: httpx2.Request) -> None:
-        if "trace" not in request.extensions:  # a redirect has those of its request
+        """Before a request is sent: wait until it may start, and start the limits of its answer."""
+        if "trace" not in request.extensions:  # a redirect has the extensions of its request
             self.pace.wait()
             self._limits.start(self.server.timeout)
             request.extensions["trace"] = self._limits.watch_connection
 
     def _guard_response(self, response: httpx2.Response) -> None:
-        """Follow no redirect to another host or port, unpack nothing, and read UTF-8 alone."""
+        """Make a response safe for the client, and count it.
+
+        Nothing is decompressed, text is read as UTF-8, and a redirect to another host or port is
+        not followed: its header ``location`` becomes ``elsewhere``.
+        """
         response.headers.pop("content-encoding", None)
         response.encoding = "utf-8"
         target = response.url.join(response.headers.get("location", ""))
@@ -335,7 +355,7 @@ class Client:
         The client then retries or fails as for that status.
         """
         response.read()
-        if '"error"' not in response.text:  # nearly all answers, which the client parses
+        if '"error"' not in response.text:  # nearly all answers: they need no parsing here
             return
         try:
             payload = json.loads(response.text)
@@ -356,7 +376,7 @@ class Client:
             payload = send()
             if not isinstance(payload, str):
                 return payload
-            # the client passes on text that was not sent as JSON
+            # the client returns an answer that is not JSON as text
             problem = f"its answer is not JSON: {self.quote(payload)}"
             failure: StsDinoError = self.make_error(problem, f"check {self.advice.address}")
         except openai.APIStatusError as error:
@@ -371,14 +391,14 @@ class Client:
                 f"cannot be reached or read ({self.quote(str(error.__cause__))})",
                 f"check that it runs at that address, then {_AGAIN}",
             )
-        # nested too deeply; a redirect to no address
+        # JSON that is nested too deeply; a redirect to an invalid address
         except (ValueError, RecursionError, httpx2.InvalidURL):
             failure = self.make_error(
                 "its answer is not JSON",
                 f"check that {self.advice.address} is the API's address",
             )
-        # outside of the except block: its context would carry the server's message, and that the
-        # key
+        # raised outside of the except block: its context would show the server's message, which
+        # may hold the key
         raise failure
 
     def describe_malformed(self, error: ValidationError) -> RunError:
@@ -392,7 +412,7 @@ class Client:
         )
 
     def check_secret(self, text: str) -> None:
-        """Raise RunError when a text from the server holds the key: the text must go nowhere."""
+        """Raise RunError when a text from the server holds the key, before it is stored."""
         if self._key and self._key in text:
             raise self.make_error("its answer holds the API key", "change the key")
 
@@ -528,9 +548,10 @@ class OpenAIServer:
         return self.server.concurrency
 
     def _prove_structured_output(self, request: Request, settings: DecodingParameters) -> None:
-        """Raise InputError when the first answer is no JSON of the schema.
+        """Raise InputError when the first answer is not JSON of the schema.
 
-        Some servers ignore the field. The answer is cached as any other, so it is paid for once.
+        Some servers ignore ``response_format``. The answer is cached like any other, so it is paid
+        for once.
         """
         answer = self._fetch_answers(self._make_post(request, settings), settings)[0]
         text, problem = extract_structured_text(answer.text, list_answer_keys(self.server)[0])
@@ -557,9 +578,10 @@ class OpenAIServer:
         return _Post(path, body, tuple(keys))
 
     def _fetch_answers(self, post: _Post, settings: DecodingParameters) -> list[Answer]:
-        """Return the cached answers of a request, or the server's, which are then cached.
+        """Return the answers of a request from the cache, else from the server, and cache them.
 
-        There is one answer for each choice, at least one.
+        There is one answer for each choice, at least one. Raises RunError for a request beyond the
+        budget.
         """
         cached = [answer for answer in map(self._cache.find, post.keys) if answer is not None]
         if cached:
@@ -580,10 +602,11 @@ class OpenAIServer:
 
     @contextmanager
     def _keep_budget(self, body: dict[str, Any]) -> Iterator[Callable[[Answer], None]]:
-        """Reserve the highest cost of a request during a block; yield what counts its answer.
+        """Reserve the highest price of a request during a block; yield a function that adds the
+        price of its answer.
 
-        Raises RunError for a request beyond the budget, and InputError for an answer without the
-        tokens that a budget needs.
+        Raises RunError for a request beyond the budget. The function raises InputError for an
+        answer without a number of tokens, if there is a budget.
         """
         budget = self.server.budget
         prompt_bytes = len(json.dumps(body.get("messages") or body.get("prompt")).encode())
@@ -626,6 +649,7 @@ class OpenAIServer:
     def _make_completion(
         self, request: Request, answer: Answer, settings: DecodingParameters
     ) -> Completion:
+        """Return the completion with the text of an answer, and its problem if any."""
         has_ended = answer.has_ended(settings.max_new_tokens)
         if self.server.structured_output:
             key = request.answer_key or SENTENCE_KEY
@@ -648,7 +672,9 @@ class OpenAIServer:
         return len(self._tokenizer(text, add_special_tokens=False).input_ids)
 
     def is_control(self, text: str) -> bool:
-        """Return whether ``text`` holds a usual control token; the served model's are unknown."""
+        """Return whether ``text`` holds a common control token; those of the served model are
+        unknown.
+        """
         return _CONTROL_TOKEN.search(text) is not None
 
     def format_tokens(self, prompt: str) -> str:
@@ -659,6 +685,7 @@ class OpenAIServer:
 
     @cached_property
     def _tokenizer(self) -> Any:
+        """The tokenizer of ``model.path`` or ``model.repo_id``. Raises InputError without one."""
         name = self.model.path or self.model.repo_id
         if name is None:
             raise InputError(
@@ -672,7 +699,7 @@ class OpenAIServer:
                 "the tokenizer decides which texts are used",
                 hint=f"pin that of {name}",
             )
-        # torch: not without premise_tokens
+        # imports torch, which only recipes with premise_tokens need
         from sts_dino.generation.backends.load_model import load_tokenizer
 
         return load_tokenizer(self.model)

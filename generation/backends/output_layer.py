@@ -1,10 +1,10 @@
-"""The output layer in pieces: logits of (rows, V) are never in memory at once, only statistics of
-them.
+"""The output layer in pieces: the logits (rows, V) of a pass are never in memory together.
 
-The model's forward pass ends with hidden states. Of the logits of each piece of the vocabulary,
-these are stored: the running maximum and sum of exponentials (so the log-normaliser), and the
-maxima of tiles of tokens, among which the largest logits are found. The few logits that are read
-are then computed once more, one product each (docs/engine.md).
+The model's forward pass ends with hidden states. The logits of one piece of the vocabulary after
+the other are computed and dropped. Only statistics of them stay: the running maximum and sum of
+exponentials, which give the log-normaliser, and the maxima of tiles of tokens, by which the largest
+logits are found. The few logits that are read are then computed again, one product each
+(docs/engine.md).
 
 The second part of this module packs a model's linear layers for the CPU, in their own dtype or in
 8 bits.
@@ -24,17 +24,17 @@ from sts_dino.generation.backends.self_debiasing import NextTokenLogits, find_la
 from sts_dino.generation.backends.shared_attention import CURRENT, ROW_ALIGN, run_pass
 
 PIECE = 4096  # tokens whose logits are computed together: they stay in the processor's cache
-SMALLEST = 16_384  # tokens of a vocabulary; logits of a smaller one are read faster as a whole
-TILE = 8  # tokens whose maximum stands for them; in a piece they lie its length / TILE apart
+SMALLEST = 16_384  # a smaller vocabulary (tokens) is faster as a whole
+TILE = 8  # tokens of a tile; in a piece they are (length of the piece / TILE) apart
 PIECE_TILES = PIECE // TILE
-TRIED = 8  # prompts on which the layer taken out is compared with the model's own
-# tiles of a row in half precision whose logits are computed once more for its normaliser
+TRIED = 8  # prompts on which the output layer in pieces is compared with the model's own
+# tiles of a row in half precision whose logits are computed again for the row's normaliser
 REFINED = 4
-# numbers of the weight that are read together for single logits: 64 MB, 1 GB
+# most numbers of the weight that are read together for single logits: 64 MB, 1 GB
 AT_ONCE = {"cpu": 2**24, "cuda": 2**28}
-# layers whose weights a model's own code reads: Mamba's time steps
+# layers that are not packed, because a model's own code reads their weights: Mamba's time steps
 UNPACKED = ("dt_proj",)
-_LOWEST = -1e30  # finite, so that differences of it are
+_LOWEST = -1e30  # less than any logit; finite, so that differences are finite, too
 
 
 class OutputLayer:
@@ -54,7 +54,10 @@ class OutputLayer:
         return 8 * self.vocabulary // TILE + 8 * PIECE
 
     def _make_piece(self, start: int) -> Callable[[Tensor], Tensor]:
-        """Return the layer (R, H) to the logits of a piece, filled up to whole tiles."""
+        """Return a module from (R, H) to the logits of the piece of tokens from ``start`` on.
+
+        The last piece is filled with zero weights up to whole tiles.
+        """
         weight = self.weight[start : start + PIECE]
         bias = None if self.bias is None else self.bias[start : start + PIECE]
         padding = -len(weight) % TILE
@@ -64,12 +67,12 @@ class OutputLayer:
         return make_linear(weight, bias)
 
     def compute_pieces(self, hidden: Tensor, banned: Sequence[int]) -> Iterator[Tensor]:
-        """Yield logits (R, at most PIECE) in float32, piece by piece.
+        """Yield the logits (R, at most PIECE) of each piece in float32.
 
-        They are -∞ for ``banned`` tokens and behind the vocabulary.
+        They are -∞ for ``banned`` tokens and beyond the vocabulary.
         """
         hidden = hidden.to(self.weight.dtype)
-        banned_columns = defaultdict[int, list[int]](list)  # of each piece
+        banned_columns = defaultdict[int, list[int]](list)  # number of the piece → columns
         for token in banned:
             banned_columns[token // PIECE].append(token % PIECE)
         for number, (start, piece) in enumerate(zip(self.starts, self._pieces, strict=True)):
@@ -85,8 +88,8 @@ class LogitsInPieces(NextTokenLogits):
 
     Kernels of half precision round what they have summed in float32: a bfloat16 logit of 20 is off
     by up to 0.06, a probability by 6 %, which the decay constant of self-debiasing multiplies by
-    100. So what is read one by one is computed in float32, and the largest terms of the normaliser
-    are replaced by theirs.
+    100. So single logits are computed in float32, and the normaliser's largest terms are replaced
+    by exact ones.
     """
 
     def __init__(self, layer: OutputLayer, hidden: Tensor, banned: Sequence[int]):
@@ -99,7 +102,8 @@ class LogitsInPieces(NextTokenLogits):
         self._rows = len(hidden)
         self._hidden = nn.functional.pad(hidden, (0, 0, 0, -len(hidden) % ROW_ALIGN))
 
-        # The maxima of tiles, and the normaliser as a running maximum and sum of exponentials
+        # Compute the maxima of tiles, and the normaliser by a running maximum and sum of
+        # exponentials
         peak = hidden.new_full((len(self._hidden),), _LOWEST, dtype=torch.float32)
         total = torch.zeros_like(peak)
         maxima: list[Tensor] = []
@@ -113,23 +117,25 @@ class LogitsInPieces(NextTokenLogits):
         self._maxima = torch.cat(maxima, dim=1)
         self.norms = (peak + total.log())[: self._rows]
 
-        # logits of the likeliest tiles, and their tokens
+        # exact logits (R, REFINED · TILE) of the likeliest tiles, and their tokens
         self._refined: tuple[Tensor, Tensor] | None = None
         if layer.weight.dtype != torch.float32:
             self._refine_norms(layer.weight.dtype)
 
     def _refine_norms(self, dtype: torch.dtype) -> None:
-        """Replace the rounded logits of each row's likeliest tokens in its normaliser."""
+        """Correct ``norms``: use exact logits for the tokens of each row's likeliest tiles."""
         rows = torch.arange(self._rows, device=self.norms.device)
         self._refined = self._compute_tiles(rows, REFINED)
         exact = self._refined[0]
         norm = self.norms[:, None]
-        change = (exact - norm).exp() - (exact.to(dtype).float() - norm).exp()
+        rounded = exact.to(dtype).float()  # as the kernel gives them
+        change = (exact - norm).exp() - (rounded - norm).exp()
+        # the clamp keeps the logarithm finite
         self.norms += change.sum(dim=1).clamp(min=-0.5).log1p()
 
     def get(self, rows: Tensor, ids: Tensor) -> Tensor:
         """Return the logits (B, W, C) of the rows (B, W) for the tokens (B, C)."""
-        # one product alone is computed by another kernel, whose last bits differ
+        # torch computes a single product with another kernel, whose last bits differ: compute two
         if len(rows) == 1:
             return self.get(rows.repeat(2, 1), ids.repeat(2, 1))[:1]
         most = AT_ONCE.get(ids.device.type, AT_ONCE["cpu"])
@@ -140,10 +146,10 @@ class LogitsInPieces(NextTokenLogits):
 
         weights = nn.functional.embedding(ids, self._layer.weight).float().transpose(1, 2)
         states = self._hidden[rows].float()
-        # (B, 1, H) @ (B, H, C), a row at a time: sums depend on the shape of a product, and W on
-        # the other texts
-        columns = range(rows.shape[1])
-        logits = torch.cat([torch.bmm(states[:, [row]], weights) for row in columns], dim=1)
+        # (B, 1, H) @ (B, H, C), one of W rows at a time: the last bits of sums depend on the shape
+        # of a product, and W depends on the other texts of the batch
+        products = [torch.bmm(states[:, [row]], weights) for row in range(rows.shape[1])]
+        logits = torch.cat(products, dim=1)
         if self._layer.bias is not None:
             logits += self._layer.bias.float()[ids][:, None]
         is_banned = torch.isin(ids, ids.new_tensor(self._banned))
@@ -152,7 +158,7 @@ class LogitsInPieces(NextTokenLogits):
     def find_largest(self, rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Return the ``count`` largest logits (B, count) of rows (B,), and their tokens.
 
-        They are in falling order, and all V where ``count`` exceeds V.
+        They are in falling order; there are V of them if ``count`` exceeds V.
         """
         vocabulary = self._layer.vocabulary
         logits, ids = self._compute_tiles(rows, count)
@@ -160,40 +166,41 @@ class LogitsInPieces(NextTokenLogits):
         return largest, ids.gather(1, order).clamp(max=vocabulary - 1)
 
     def _compute_tiles(self, rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Compute the logits in the tiles with the largest maxima.
+        """Compute the logits in the ``count`` tiles with the largest maxima of each row (B,).
 
-        Returns the logits (B, count · TILE) of the rows (B,), and their tokens (V: no token).
+        Returns the logits (B, count · TILE) and their tokens; -∞ and V where a tile is filled up
+        beyond the vocabulary.
         """
         _, tiles = find_largest(self._maxima[rows], min(count, self._maxima.shape[1]))
 
-        # The tokens of a tile lie as far apart as its piece has tiles
+        # List the tokens of these tiles: they are as far apart as their piece has tiles
         tiles_before_last = (len(self._layer.starts) - 1) * PIECE_TILES
         last_piece_tiles = self._maxima.shape[1] - tiles_before_last
         stride = torch.where(tiles < tiles_before_last, PIECE_TILES, last_piece_tiles)
         first = tiles // PIECE_TILES * PIECE + tiles % PIECE_TILES
         offsets = stride[:, :, None] * torch.arange(TILE, device=tiles.device)
-        ids = (first[:, :, None] + offsets).flatten(1).clamp(max=self._layer.vocabulary)
+        ids = (first[:, :, None] + offsets).flatten(1)
+        ids = ids.clamp(max=self._layer.vocabulary)
 
         last = self._layer.vocabulary - 1
         logits = self.get(rows[:, None], ids.clamp(max=last))[:, 0]
         return logits.masked_fill_(ids > last, -torch.inf), ids
 
     def get_rows(self, rows: Tensor) -> Tensor:
-        """Return all logits (n, V) of some rows (n,): for a few at a time."""
+        """Return all logits (n, V) of the rows (n,), which should be few."""
         states = self._hidden[nn.functional.pad(rows, (0, -len(rows) % ROW_ALIGN))]
         pieces = list(self._layer.compute_pieces(states, self._banned))
         logits = torch.cat(pieces, dim=1)[: len(rows)]
         if self._refined:
             exact, ids = self._refined
-            # one column more: of no token
+            # tokens beyond the vocabulary write to one more column, which is then dropped
             logits = nn.functional.pad(logits, (0, 1)).scatter(1, ids[rows], exact[rows])
         return logits[:, : self._layer.vocabulary]
 
 
 class HiddenStatesOfPasses(nn.Module):
-    """Replaces a model's output layer: the engine's passes end with hidden states.
-
-    Other uses of the model get logits, as before.
+    """Replaces a model's output layer: passes of ``shared_attention.run_pass`` end with hidden
+    states, all other uses of the model with logits.
     """
 
     def __init__(self, layer: nn.Linear):
@@ -201,24 +208,24 @@ class HiddenStatesOfPasses(nn.Module):
         self.layer = layer
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Return ``hidden`` (..., H) as it is, or logits (..., V)."""
+        """Return ``hidden`` (..., H) itself in a pass, else logits (..., V)."""
         return hidden if CURRENT.get(None) else self.layer(hidden)
 
 
 @torch.inference_mode()
 def take_output_layer(model: Any) -> OutputLayer | None:
-    """Return the output layer of a causal language model, whose passes then give hidden states.
+    """Take the output layer out of a causal language model, whose passes then give hidden states.
 
-    Returns None and leaves the model untouched for a small vocabulary, for a layer that is not a
-    plain matrix, and where logits of a few tokens differ: what the model does to its logits (a
-    scale) it now does to the hidden states.
+    Returns None and leaves the model unchanged for a small vocabulary, for an output layer that is
+    not a plain linear layer, and if the logits of some short prompts then differ: a model that
+    changes its logits (by a scale) would change the hidden states instead.
     """
     layer = model.get_output_embeddings()
     if type(layer) is not nn.Linear or len(layer.weight) < SMALLEST:
         return None
     expected = _run_short_prompts(model).float()
 
-    # Try the replacement on the same prompts
+    # Compare with the replacement on the same prompts
     name = next(name for name, module in model.named_modules() if module is layer)
     model.set_submodule(name, HiddenStatesOfPasses(layer))
     hidden = _run_short_prompts(model)
@@ -233,33 +240,34 @@ def take_output_layer(model: Any) -> OutputLayer | None:
 
 
 def _run_short_prompts(model: Any) -> Tensor:
-    """Return what the forward pass gives for some short prompts."""
+    """Return the forward pass's outputs (TRIED, V or H) after prompts of two tokens each."""
     batch = LiveBatch(KVCaches(), [], model.get_input_embeddings().weight.device)
-    batch.add(Request("", (), 0), [((first, first + 1), -1) for first in range(TRIED)])
-    return run_pass(model, batch.next_pass())
+    prompts = [((first, first + 1), -1) for first in range(TRIED)]
+    batch.add(Request("", (), 0), prompts)
+    return run_pass(model, batch.make_next_pass())
 
 
 TYPES = (torch.float32, torch.bfloat16)
-# sums of 8-bit products, as torch.cpu.get_capabilities names them
+# torch.cpu.get_capabilities' names of instructions that sum 8-bit products
 VNNI = ("avx512_vnni", "avx_vnni")
-ROWS = 128  # of a weight that are rounded together: memory for more would stay with the process
-_TINY = 1e-9
+ROWS = 128  # of a weight that are rounded together, which bounds the memory for it
+_TINY = 1e-9  # least scale: a row of zeros must not divide by 0
 
 
 def cpu_has(*names: str) -> bool:
-    """Return whether this CPU has one of these instructions; an old torch returns False."""
+    """Return whether this CPU has one of these instructions; False if torch is too old to say."""
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return any(capabilities.get(name, False) for name in names)
 
 
 class PackedLinear(nn.Module):
-    """x·Wᵀ + b over a packed W; takes (..., in) and gives (..., out)."""
+    """x·Wᵀ + b with W packed for oneDNN's kernels; takes (..., in) and returns (..., out)."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
         super().__init__()
         self.out_features, self.in_features = weight.shape
         self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 256)
-        self.weight = weight.new_empty(0)  # Mamba asks the output layer for its dtype
+        self.weight = weight.new_empty(0)  # Mamba reads the dtype of the output layer's weight
         self.bias = bias
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -270,10 +278,10 @@ class PackedLinear(nn.Module):
 
 
 class Int8Linear(nn.Module):
-    """x·Wᵀ + b in 8 bits, summed in 32: a scale for each row of W and of x.
+    """x·Wᵀ + b in 8 bits, summed in 32 bits, with a scale for each row of W and of x.
 
-    Takes (..., in) and gives (..., out). Without VNNI the CPU adds pairs of products in 16 bits, so
-    that x has 7 bits.
+    Takes (..., in) and returns (..., out). Without VNNI the CPU adds pairs of products in 16 bits;
+    x then has 7 bits, so that they do not overflow.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
@@ -281,7 +289,8 @@ class Int8Linear(nn.Module):
         self.out_features, self.in_features = weight.shape
         self.bias = bias
         self.levels = 127 if cpu_has(*VNNI) else 63
-        self.scale = weight.abs().amax(dim=1).float().clamp_(min=_TINY).div_(127)
+        largest = weight.abs().amax(dim=1).float()
+        self.scale = largest.clamp_(min=_TINY).div_(127)
         rounded = torch.empty(weight.shape, dtype=torch.int8)
         for start in range(0, self.out_features, ROWS):
             part = slice(start, start + ROWS)
@@ -291,11 +300,12 @@ class Int8Linear(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """(..., in) → (..., out)."""
-        # Round the inputs; kernels are fast for unsigned numbers alone
+        # Round the inputs to unsigned numbers, for which alone the kernels are fast
         flat = inputs.reshape(-1, self.in_features)
-        scale = flat.abs().amax(dim=1, keepdim=True).float().clamp_(min=_TINY).div_(self.levels)
+        largest = flat.abs().amax(dim=1, keepdim=True).float()
+        scale = largest.clamp_(min=_TINY).div_(self.levels)
         zero_point = self.levels + 1
-        # + 0.5 rounds, for to() cuts
+        # to() cuts off decimals, so + 0.5 rounds
         rounded = torch.mul(flat, scale.reciprocal()).add_(zero_point + 0.5).to(torch.uint8)
 
         output = torch.ops.onednn.qlinear_pointwise(
@@ -323,10 +333,15 @@ class Int8Linear(nn.Module):
 def pack_layers(model: Any, last: bool = False, eight_bits: bool = False) -> int:
     """Replace a model's linear layers by packed ones, and return how many were replaced.
 
-    These are all but the output layer, or with ``last`` the output layer alone. The model cannot be
-    trained after that. No replaced layer is held, or weights would be in memory twice.
+    The packed model cannot be trained.
+
+    Args:
+        model: transformers' model.
+        last: pack the output layer alone; False: all layers except it.
+        eight_bits: round weights and inputs to 8 bits.
     """
     output_layer = model.get_output_embeddings()
+    # a list of names, not of layers: a list of layers would keep replaced weights in memory
     names = [name for name, _ in model.named_modules(remove_duplicate=False) if name]
     count = 0
     for name in names:
@@ -342,7 +357,8 @@ def pack_layers(model: Any, last: bool = False, eight_bits: bool = False) -> int
 
 def make_linear(weight: Tensor, bias: Tensor | None) -> nn.Module:
     """Return x·Wᵀ + b for a weight (out, in) and a bias (out,), packed where possible."""
-    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    out_features, in_features = weight.shape
+    layer = nn.Linear(in_features, out_features, bias=bias is not None, device="meta")
     layer.weight = nn.Parameter(weight, requires_grad=False)
     if bias is not None:
         layer.bias = nn.Parameter(bias, requires_grad=False)
@@ -353,7 +369,8 @@ def make_linear(weight: Tensor, bias: Tensor | None) -> nn.Module:
 def pack_layer(layer: nn.Module, eight_bits: bool = False) -> nn.Module:
     """Return a linear layer in packed form.
 
-    Returns the layer itself where it cannot be packed, or the packed one gives something else.
+    Returns the layer itself if it cannot be packed, or if the outputs of the packed layer differ by
+    more than the rounding of its precision.
     """
     if type(layer) is not nn.Linear and type(layer) is not Conv1D:
         return layer
@@ -364,7 +381,7 @@ def pack_layer(layer: nn.Module, eight_bits: bool = False) -> nn.Module:
     packed_class = Int8Linear if eight_bits else PackedLinear
     packed = packed_class(weight.detach(), bias)
 
-    # Compare both on random inputs
+    # Compare both on random inputs; the relative tolerance is for the rounding of the precision
     generator = torch.Generator().manual_seed(0)
     probe = torch.randn(4, packed.in_features, generator=generator).to(weight.dtype)
     expected = layer(probe).float()
@@ -389,12 +406,12 @@ def _can_pack(weight: Tensor, eight_bits: bool) -> bool:
 
 
 def has_packed_bfloat16() -> bool:
-    """Return whether this CPU has kernels for packed bfloat16; one with AVX2 alone has none."""
+    """Return whether oneDNN has kernels for packed bfloat16 here; AVX2 alone is too little."""
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def get_precision(model: Any) -> str:
-    """Return the narrowest numbers that a model multiplies: int8, or the name of its dtype."""
+    """Return the precision of a model's products: int8, or the name of its dtype."""
     if any(isinstance(layer, Int8Linear) for layer in model.modules()):
         return "int8"
     return str(model.dtype).removeprefix("torch.")

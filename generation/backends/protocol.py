@@ -22,8 +22,9 @@ class Choice(NamedTuple):
 class Request:
     """A request for one text: a prompt that ends in an opening quotation mark, and a seed.
 
-    The engine alone reads ``scored_prompts``, ``plain_prompt``, ``decay_constant`` and
-    ``guidance``; a server alone reads ``example_turns``, ``answer_key`` and ``choice``.
+    Only the engine reads ``counter_prompts``, ``scored_prompts``, ``plain_prompt``,
+    ``decay_constant`` and ``guidance``; only a server reads ``example_turns``, ``answer_key`` and
+    ``choice``.
     """
 
     prompt: str
@@ -43,7 +44,7 @@ class Request:
 
     @property
     def compared_count(self) -> int:
-        """Number of prompts that self-debiasing compares, the first of ``reported_prompts``."""
+        """Number of prompts that self-debiasing compares: the first of ``reported_prompts``."""
         return 1 + len(self.counter_prompts)
 
     def get_decay_constant(self, settings: DecodingParameters) -> float:
@@ -60,9 +61,10 @@ class Request:
 
     @property
     def reported_prompts(self) -> tuple[str, ...]:
-        """Prompts with a reported log-probability: own prompt, counter-prompts, scored prompts.
+        """Prompts under which a log-probability is reported.
 
-        A scored prompt that is one of the others, or appears twice, is reported once.
+        These are the own prompt, the counter-prompts, and the scored prompts that are not among
+        those, each once.
         """
         compared = (self.prompt, *self.counter_prompts)
         scored = dict.fromkeys(self.scored_prompts)
@@ -89,8 +91,9 @@ class Completion:
     problem: str | None  # one of sts_dino.hub.contract.schema.COMPLETION
     # mean nats per token, the ending one included, under the own prompt; None: not reported
     log_prob: float | None
-    margin: float | None  # log_prob minus the best counter-prompt's; None without counter-prompts
-    # nats of all tokens, the ending one included, under each scored prompt
+    # log_prob minus the highest such mean under a counter-prompt; None without counter-prompts
+    margin: float | None
+    # sum of the nats of all tokens, the ending one included, under each scored prompt
     log_likelihoods: tuple[float, ...] = ()
 
 
@@ -113,21 +116,25 @@ class Writer(TokenCounter, Protocol):
             queue: requests that wait; a request leaves it when its decoding starts.
             settings: decoding parameters of all requests.
             batch_size: model rows decoded together; None: as many as fit. Changes no text.
-            prefixes: starts that many prompts share, computed once. They change no text.
+            prefixes: texts that many prompts begin with; the model reads them once. They change
+                no text.
 
         Raises:
-            InputError: a prompt and the token budget do not fit the model's context.
+            InputError: a prompt and ``max_new_tokens`` do not fit the model's context.
         """
 
     def choose_queue_length(self, settings: DecodingParameters, batch_size: int | None) -> int:
-        """Return how many requests, from later shards too, the queue needs to fill the batch.
+        """Return how many requests the queue needs to fill the batch; they may be of later shards.
 
-        Returns 0 where a text may depend on others in the queue. A shard is then generated alone,
-        so that it is reproducible.
+        Returns 0 if a text may depend on the others in the queue. Each shard is then generated
+        alone, so that it is reproducible.
         """
 
     def describe(self) -> dict[str, Any]:
-        """Return facts for the manifest and the card: ``parameters`` (None: unknown) and more."""
+        """Return facts about the model for the manifest and the card.
+
+        One is ``parameters``, their number, or None if it is unknown.
+        """
 
 
 def complete(
@@ -146,7 +153,7 @@ def complete(
 
 
 def extract_text(generated: str, ended: bool, text_end: TextEnd) -> tuple[str, str | None]:
-    """Return the text in a completion of an open quotation mark, and its problem or None.
+    """Return the text in what a model generated after an opening quotation mark, and its problem.
 
     Args:
         generated: everything that the model wrote after the opening quotation mark.
@@ -154,7 +161,8 @@ def extract_text(generated: str, ended: bool, text_end: TextEnd) -> tuple[str, s
         text_end: the recipe's ``decoding.text_end``.
 
     Returns:
-        The text, and None or one of ``sts_dino.hub.contract.schema.COMPLETION``.
+        The text without spaces around it, and None or one of
+        ``sts_dino.hub.contract.schema.COMPLETION``.
     """
     if text_end == "line":
         return _extract_line(generated, ended)
@@ -169,7 +177,10 @@ def extract_text(generated: str, ended: bool, text_end: TextEnd) -> tuple[str, s
 
 
 def _extract_line(generated: str, ended: bool) -> tuple[str, str | None]:
-    """Return the first line without a quotation mark at its end, and its problem or None."""
+    """Return the first line, without a quotation mark at its end, and its problem or None.
+
+    A line that neither a line break, a quotation mark nor the model ended is not closed.
+    """
     line, line_break, _ = generated.partition("\n")
     line = line.strip()
     unquoted = line.removesuffix(f"{QUOTE}.")

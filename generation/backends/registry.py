@@ -25,11 +25,14 @@ _NAME_AT_URL = re.compile(r"(.+?)@(https?://.*)", re.DOTALL)
 class Backend:
     """How one backend is loaded, declared once in ``BACKENDS``.
 
-    ``load`` takes the section ``model``, the run directory and the number of workers; a server's
-    answers are stored next to the run directory. ``preview`` returns the token counter of a plan,
-    without weights, and lines about the model. ``resolve_dtype`` resolves ``dtype: auto``.
-    ``prove`` tries the model, and returns lines about the result. ``describe_disk`` returns lines
-    about what a load writes.
+    All functions take the section ``model`` of a recipe.
+
+    - ``load``: returns the writer. It also takes the run directory, beside which a server's
+      answers are stored, and the number of workers.
+    - ``preview``: returns the token counter of a plan, without weights, and lines about the model.
+    - ``resolve_dtype``: returns the dtype for ``dtype: auto``.
+    - ``prove``: tries the model, and returns lines about the result.
+    - ``describe_disk``: returns lines about the files that a load writes.
     """
 
     load: Callable[[LanguageModel, Path | None, int], Writer]
@@ -40,6 +43,7 @@ class Backend:
 
 
 def _load_engine(model: LanguageModel, directory: Path | None, workers: int) -> Writer:
+    """Load a local model; its workers share torch's threads unless the recipe fixes them."""
     import torch
 
     from sts_dino.generation.backends.engine import Engine
@@ -58,7 +62,17 @@ def _import_load_model() -> Any:
     return load_model
 
 
-def _load_server(model: LanguageModel, directory: Path | None = None, workers: int = 1) -> Any:
+def connect_server(model: LanguageModel, directory: Path | None = None, workers: int = 1) -> Any:
+    """Return the writer of a server; no request is sent yet.
+
+    Args:
+        model: the section ``model`` of a recipe.
+        directory: the run directory, beside which answers are stored; None: until the end of the
+            process.
+        workers: unused; the recipe sets the number of requests at a time.
+
+    Raises InputError without the package openai.
+    """
     return _import_openai_server("model.backend openai").OpenAIServer(model, directory)
 
 
@@ -84,8 +98,8 @@ BACKENDS = {
         describe_disk=lambda model: _import_load_model().describe_copy(model),
     ),
     "openai": Backend(
-        _load_server,
-        preview=lambda model: (_load_server(model), []),
+        connect_server,
+        preview=lambda model: (connect_server(model), []),
         resolve_dtype=lambda model: model.dtype,  # the server chooses its own
     ),
 }
@@ -122,9 +136,10 @@ def resolve_model_dtype(recipe: DatasetRecipe) -> DatasetRecipe:
 def parse_server(option: str, requested: str) -> Server | None:
     """Return the server that ``NAME@URL`` names; None for another value, e.g. ORG/NAME@REVISION.
 
-    ``openai/NAME`` without a revision names a model at OpenAI's own address, unless it is a folder.
-    Raises InputError for the ``option``, without the URL, for one that ``base_url`` of a recipe may
-    not hold, and for a URL without a model's name.
+    ``openai/NAME`` without a revision names a model at OpenAI's own address, unless a file or
+    folder has this path. Raises InputError, which names the ``option``, for a URL without a model's
+    name, and for a URL that ``base_url`` of a recipe cannot be. The error does not show the URL,
+    which may hold a password.
     """
     if re.match(r"https?://", requested, re.IGNORECASE):
         raise InputError(
@@ -156,11 +171,3 @@ def connect_teacher(server: Server) -> Any:
     """
     module = _import_openai_server("--teacher NAME@URL")
     return module.Client(server, module.TEACHER_ADVICE)
-
-
-def connect_server(model: LanguageModel) -> Any:
-    """Return the writer of a server without a run directory; no request is sent yet.
-
-    Raises InputError without the package openai.
-    """
-    return _load_server(model)

@@ -1,4 +1,4 @@
-"""The mathematics of self-debiasing and guidance: logits under some prompts to one distribution.
+"""Self-debiasing and guidance: from logits under several prompts to one distribution and a token.
 
 Source: DINO (Schick & Schütze 2021), section 3; ε is the original implementation's. A token that is
 likelier under some counter-instruction than under its own is penalised by α = max(exp(λ·δ), ε),
@@ -9,9 +9,10 @@ Guidance (classifier-free guidance for language models, Sanchez et al. 2023) mul
 / p_plain)^γ, where the plain prompt has neither task nor source sentence. α depends on p_y alone,
 and multiplies the guided probability.
 
-``choose_tokens`` draws without the whole vocabulary. Debiasing only lowers: p·α <= p. So the k best
-debiased tokens are among the M best raw ones as soon as the k-th debiased value is at least the
-M-th raw one; else M is widened. With top-k off the whole vocabulary is used, a few texts at a time.
+``choose_tokens`` draws without the whole vocabulary. Debiasing never raises a value: p·α <= p. So
+the k best debiased tokens are among the M best raw tokens if the k-th debiased value is at least
+the M-th raw value; else a larger M is tried. Without top-k the whole vocabulary is used, a few
+texts at a time.
 """
 
 import math
@@ -23,18 +24,17 @@ from torch import Tensor
 
 from sts_dino.hub.contract.recipe import DecodingParameters
 
-WHOLE_ROWS = 64  # rows whose logits are computed as a whole at a time, where that must be
-TOPK_TILE = 64  # tokens whose maximum stands for them in the search for the largest
-# likeliest tokens that are searched, as multiples of top-k: with debiasing, and without
+WHOLE_ROWS = 64  # rows whose logits over the whole vocabulary are in memory at a time
+TOPK_TILE = 64  # tokens of a tile; the largest tokens are searched in the tiles of largest maximum
+# M, the numbers of likeliest tokens that are tried, as multiples of top-k: with debiasing, without
 DEBIASED_WIDTHS = (4, 32)
 PLAIN_WIDTHS = (1,)
 
 
 def guide(own: Tensor, plain: Tensor, guidance: Tensor | float) -> Tensor:
-    """Return guided logits, those of p·(p / p_plain)^γ but for a constant.
+    """Return guided logits (1 + γ)·own - γ·plain: those of p·(p / p_plain)^γ, up to a constant.
 
-    They are (1 + γ)·own - γ·plain. From hidden states before an affine output layer it makes those
-    that have the guided logits.
+    For hidden states before an affine output layer, it returns the states that have these logits.
 
     Args:
         own: (B, V) logits, or (B, H) hidden states, under the own instruction.
@@ -47,12 +47,12 @@ def guide(own: Tensor, plain: Tensor, guidance: Tensor | float) -> Tensor:
 def debias(
     log_probs: Tensor, decay_constant: Tensor | float, epsilon: float, guided: Tensor | None = None
 ) -> Tensor:
-    """Return self-debiased log-probabilities.
+    """Return self-debiased log-probabilities: log(p·α), normalised.
 
     Args:
         log_probs: (B, 1 + K, V) normalised; row 0 under the own instruction, rows 1..K under
             counter-instructions.
-        decay_constant: λ >= 0, one number or (B, 1); 0 leaves a distribution as it is.
+        decay_constant: λ >= 0, one number or (B, 1); 0 leaves a distribution unchanged.
         epsilon: ε in (0, 1], the smallest factor a probability is multiplied by.
         guided: (B, V) log-probabilities that α multiplies; None: those of row 0.
 
@@ -88,24 +88,26 @@ def compute_log_alpha(
 
 
 def select_nucleus(log_probs: Tensor, settings: DecodingParameters) -> tuple[Tensor, Tensor]:
-    """Return the tokens that sampling may draw: top-k, renormalised, then top-p, renormalised.
+    """Select the tokens that sampling may draw: top-k, renormalised, then top-p, renormalised.
 
     This is transformers' order.
 
     Args:
         log_probs: (B, V).
-        settings: ``top_k`` tokens stay (0 keeps all), of them the smallest set of the likeliest
-            whose probabilities reach ``top_p``; at least one.
+        settings: ``top_k`` tokens stay (0: all). Of these the smallest set of the likeliest stays
+            whose probabilities reach ``top_p``; it has at least one token.
 
     Returns:
-        probabilities (B, M) in falling order, zero where cut, and their token ids (B, M).
+        probabilities (B, M) in falling order, zero for tokens that top-p removes, and the token ids
+        (B, M). M is ``top_k``, or V for 0.
     """
     vocabulary = log_probs.shape[-1]
     size = min(settings.top_k, vocabulary) if settings.top_k else vocabulary
     values, ids = log_probs.topk(size, dim=-1)
     probs = values.softmax(dim=-1)
-    likelier = probs.cumsum(dim=-1) - probs  # probability of the likelier tokens
+    likelier = probs.cumsum(dim=-1) - probs  # total probability of all likelier tokens
     probs = probs.masked_fill(likelier >= settings.top_p, 0.0)
+    # the likeliest token stays, whatever rounding does to the sums
     probs[:, 0] = probs[:, 0].clamp(min=torch.finfo(probs.dtype).tiny)
     return probs / probs.sum(dim=-1, keepdim=True), ids
 
@@ -119,7 +121,7 @@ def draw(probs: Tensor, ids: Tensor, uniforms: Tensor) -> Tensor:
         uniforms: (B,) in [0, 1), float64.
 
     Returns:
-        (B,) token ids. Never one of probability zero.
+        (B,) token ids, none of probability zero.
     """
     cumulative = probs.double().cumsum(dim=-1)
     position = (cumulative <= uniforms[:, None] * cumulative[:, -1:]).sum(dim=-1)
@@ -128,10 +130,11 @@ def draw(probs: Tensor, ids: Tensor, uniforms: Tensor) -> Tensor:
 
 
 class NextTokenLogits:
-    """The logits (R, V) of R rows over V tokens, in memory, in the forms that a draw needs.
+    """The logits (R, V) of R rows over V tokens, as ``choose_tokens`` reads them.
 
-    ``norms``: (R,) log-normalisers. ``output_layer.LogitsInPieces`` computes the same from hidden
-    states.
+    ``norms``: (R,) logarithm of the sum of exponentials of each row. The subclass
+    ``output_layer.LogitsInPieces`` computes the same from hidden states, without all logits in
+    memory.
     """
 
     def __init__(self, table: Tensor, banned: Sequence[int] = ()):
@@ -143,7 +146,7 @@ class NextTokenLogits:
     def find_largest(self, rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Return the ``count`` largest logits (B, count) of rows (B,), and their tokens.
 
-        They are in falling order, and all V where ``count`` exceeds V.
+        They are in falling order; there are V of them if ``count`` exceeds V.
         """
         return find_largest(self._table[rows], min(count, self._table.shape[1]))
 
@@ -163,25 +166,26 @@ class TextRows(NamedTuple):
     # counter-prompts repeats its own row, which changes nothing (δ = 0).
     compared: Tensor
     scored: Tensor  # (B, W) rows whose log-probabilities are reported
-    guided: Tensor | None = (
-        None  # (B,) rows that texts are drawn from; None: those of their prompts
-    )
+    # (B,) rows that texts are drawn from; None: those of their prompts
+    guided: Tensor | None = None
 
 
 def append_guided_rows(
     outputs: Tensor, rows: TextRows, plain: Tensor, guidance: Tensor
 ) -> tuple[Tensor, TextRows]:
-    """Replace the plain rows of a model's outputs, which nothing else reads, by guided ones.
+    """Append a guided row for each text with guidance to a model's outputs.
+
+    Rows that no text is compared with or scored by, such as those of plain prompts, are dropped.
 
     Args:
         outputs: (R, V) logits, or (R, H) hidden states before an affine output layer.
         rows: the rows of the texts; those of ``compared`` are among those of ``scored``.
-        plain: (B,) the row of each text's plain prompt; any where γ is 0.
+        plain: (B,) the row of each text's plain prompt; any row if its γ is 0.
         guidance: (B,) γ of each text.
 
     Returns:
-        outputs (R', V or H) in float32, and the rows of the texts there. Where γ is 0 the guided
-        row is the own one, so such a text is drawn as in a batch without guidance.
+        outputs (R', V or H) in float32, and the rows of the texts there, with ``guided``. A text
+        with γ = 0 has its own row as the guided row, so it is drawn as in a batch without guidance.
     """
     guided_texts = guidance.nonzero()[:, 0]
     own_outputs = outputs[rows.compared[guided_texts, 0]].float()
@@ -205,10 +209,10 @@ def choose_tokens(
     uniforms: Tensor,
     decay_constants: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Draw one token for each text.
+    """Draw one token for each of B texts from its debiased and guided distribution.
 
     Args:
-        logits: of every row.
+        logits: the logits of every row.
         rows: the rows of the texts.
         settings: top-k, top-p and ε.
         uniforms: (B,) float64 in [0, 1), the randomness.
@@ -220,9 +224,9 @@ def choose_tokens(
     """
     compared, scored, guided = rows
     tokens = torch.zeros(len(compared), dtype=torch.long, device=compared.device)
-    unsure = torch.arange(len(compared), device=compared.device)  # texts without a proven token
+    unsure = torch.arange(len(compared), device=compared.device)  # texts without a certain token
 
-    # Draw among the likeliest tokens, and among more where those may not suffice
+    # Draw among the likeliest tokens; try more of them for texts for which these may not suffice
     widths: tuple[int, ...] = ()
     if settings.top_k:
         debiases = compared.shape[1] > 1 and bool(decay_constants.any())
@@ -241,7 +245,7 @@ def choose_tokens(
         tokens[unsure] = draw(probs, ids, uniforms[unsure])
         unsure = unsure[is_unsure]
 
-    # Draw among the whole vocabulary, a few texts at a time
+    # Draw for the remaining texts among the whole vocabulary, a few texts at a time
     read = compared if guided is None else torch.cat([compared, guided[:, None]], dim=1)
     size = max(1, WHOLE_ROWS // read.shape[1])
     for start in range(0, len(unsure), size):
@@ -272,30 +276,38 @@ def _search_likeliest(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Select the nucleus among the ``width`` likeliest tokens of each text.
 
-    Args: as ``choose_tokens``; ``decay_constants`` (B, 1).
+    Args:
+        logits: the logits of every row.
+        compared: (B, 1 + K), see ``TextRows``.
+        guided: (B,) or None, see ``TextRows``.
+        settings: top-k, top-p and ε.
+        width: the number of likeliest tokens.
+        decay_constants: (B, 1) λ of each text.
 
     Returns:
-        probabilities and ids (B, k), and (B,) whether they may be wrong.
+        probabilities and ids (B, k) as of ``select_nucleus``, and (B,) whether tokens outside the
+        ``width`` likeliest may belong to them, so that they may be wrong.
     """
-    # The likeliest tokens of the rows that texts are drawn from
+    # Find the likeliest tokens of the rows that texts are drawn from
     own_rows = compared[:, 0]
     target_rows = own_rows if guided is None else guided
     values, ids = logits.find_largest(target_rows, width)
     target = values - logits.norms[target_rows, None]
 
-    # Debias them
+    # Debias them; α follows from the distribution without guidance
     debiased = target
     if compared.shape[1] > 1 and decay_constants.any():
         own = target
         if guided is not None:
-            unguided = logits.get(compared[:, :1], ids)[:, 0] - logits.norms[compared[:, :1]]
+            unguided = logits.get(compared[:, :1], ids)[:, 0]
+            unguided = unguided - logits.norms[compared[:, :1]]
             own = torch.where((guided == own_rows)[:, None], target, unguided)
         counters = logits.get(compared[:, 1:], ids) - logits.norms[compared[:, 1:], None]
         debiased = target + compute_log_alpha(own, counters, decay_constants, settings.epsilon)
     best, positions = debiased.topk(min(settings.top_k, debiased.shape[1]), dim=-1)
     probs, order = select_nucleus(best, settings)
 
-    # A token outside of them is at most as likely as the least likely of them
+    # A token outside of them is at most as likely as the least likely of them before debiasing
     if debiased is target or values.shape[1] < width:
         is_unsure = torch.zeros(len(compared), dtype=torch.bool, device=compared.device)
     else:
@@ -306,15 +318,15 @@ def _search_likeliest(
 def find_largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the ``count`` largest of each row (B, V) in falling order, and their positions.
 
-    They lie inside the ``count`` tiles with the largest maxima, so long rows are searched through
-    their tiles.
+    They are in the ``count`` tiles with the largest maxima. So in long rows only these tiles are
+    searched, which is faster than torch's ``topk`` over the row.
     """
     rows, length = values.shape
     tiles = length // TOPK_TILE
     if tiles < 2 * count:
         return values.topk(count, dim=-1)
 
-    # The tiles with the largest maxima, and the values after the last tile
+    # Find the tiles with the largest maxima; add the values after the last whole tile
     tiled = tiles * TOPK_TILE
     maxima = values[:, :tiled].view(rows, tiles, TOPK_TILE).amax(dim=-1)
     best_tiles = maxima.topk(count, dim=-1).indices

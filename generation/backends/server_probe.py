@@ -1,7 +1,7 @@
-"""What a running server is, and how it answers a chat: for the recipe that is proposed for it.
+"""Find out which software a server runs and how it answers a chat, to propose a recipe for it.
 
-``find_server_facts`` reads the server's own answers: the owner of its models, /props of llama.cpp,
-/api/version of Ollama. ``try_chat`` sends one short request, and others only after a refusal.
+``find_server_facts`` reads what the server reports: the owner of its models, /props of llama.cpp,
+/api/version of Ollama. ``try_chat`` sends one short request, and further ones only after a refusal.
 """
 
 from collections.abc import Iterable
@@ -37,9 +37,9 @@ _REFUSED_STATUS = "HTTP 500"  # llama.cpp's for a chat template that raises an e
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """What a server says of itself.
+    """What a server reports about itself.
 
-    software: its name in words.
+    software: the name of its software.
     dialect: ``model.server.dialect`` of a recipe.
     models: the names of its models.
     slots: the requests that it serves at a time; None: not known.
@@ -55,11 +55,11 @@ class ServerFacts:
 
 @dataclass(frozen=True)
 class ChatProbe:
-    """How a server answered a chat.
+    """How a server answered a request of ``try_chat``.
 
-    has_chat: whether it takes turns of a chat; else prompts are plain texts.
+    has_chat: whether it takes turns of a chat; else it continues plain prompts.
     has_schema: whether it answered with JSON by the schema.
-    finding: the answer, or the reasons of refusals, in a line.
+    finding: the answer, and the last refusal before it if any, in a line.
     """
 
     has_chat: bool
@@ -94,7 +94,7 @@ def find_server_facts(server: Server) -> ServerFacts:
 
 
 def _read_models(payload: object) -> list[dict[str, Any]]:
-    """Return the entries of a list of models; none where the JSON has another form."""
+    """Return the entries of the answer of /models; empty if the JSON has another form."""
     models = payload.get("data") if isinstance(payload, dict) else None
     if not isinstance(models, list):
         return []
@@ -141,7 +141,7 @@ def try_chat(server: Server) -> ChatProbe:
 
 
 def _request_sentence(section: LanguageModel) -> tuple[str, str | None]:
-    """Return a text for the probe's sentence, and its problem or None."""
+    """Request a text for the probe's sentence; return it, and its problem or None."""
     turns = [(_PROBE_PROMPT.format(sentence), text) for sentence, text in _PROBE_EXAMPLES]
     request = Request(_PROBE_PROMPT.format(_PROBE_SENTENCE), (), 0, example_turns=tuple(turns))
     settings = DecodingParameters(max_new_tokens=PROBE_TOKENS, top_k=choose_top_k(section.server))
@@ -150,7 +150,9 @@ def _request_sentence(section: LanguageModel) -> tuple[str, str | None]:
 
 
 def choose_top_k(server: Server | None) -> int:
-    """Return ``decoding.top_k`` for a server: 0, which sends none, for the dialect openai."""
+    """Return ``decoding.top_k`` for a server: 0, so that none is sent, for the dialect openai;
+    else the recipe's default.
+    """
     if server is None or server.dialect != "openai":
         return int(DecodingParameters.model_fields["top_k"].default)
     return 0
@@ -163,7 +165,15 @@ def _make_section(
     has_chat: bool = False,
     has_schema: bool = False,
 ) -> LanguageModel:
-    """Return a section ``model`` that asks a server in one way."""
+    """Return a section ``model`` of a recipe for requests to a server.
+
+    Args:
+        server: the server.
+        timeout: seconds to wait for an answer.
+        max_retries: number of retries of a failed request.
+        has_chat: send turns of a chat; else a plain prompt.
+        has_schema: request JSON by the schema.
+    """
     changes = {
         "timeout": timeout,
         "max_retries": max_retries,

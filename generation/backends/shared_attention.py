@@ -1,9 +1,9 @@
-"""Attention over keys and values that many rows share: each is computed and stored once.
+"""Attention over keys and values that many rows share: these are computed and stored once.
 
 A *row* is one token of a forward pass: the newest token of a text, or one token of a prompt in its
 prefill. A row sees several *levels*: the prefix that its prompt shares with others, the rest of its
-prompt, and its text in pages. A level is read in one matrix product for all its rows. The softmax
-over all levels follows from each level's maximum and sums:
+prompt, and its text in pages. All rows of a level read it in one matrix product. The softmax over
+all levels follows from each level's maximum and sums:
 
     m = max over levels of max(s)
     out = sum over levels of exp(s - m)·V / sum over levels of exp(s - m)·1
@@ -25,12 +25,12 @@ from torch import Tensor
 from transformers import AttentionInterface
 
 NAME = "sts_dino_shared"
-KV_ALIGN = 16  # tokens: lengths of KV caches and levels are multiples of it
-ROW_ALIGN = 32  # rows of a pass come in multiples of it
+KV_ALIGN = 16  # lengths of KV caches and levels, in tokens, are multiples of it
+ROW_ALIGN = 32  # the number of rows of a pass is a multiple of it
 LOG2_E = math.log2(math.e)
 FUSED: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
 FUSED_TYPES = (torch.bfloat16, torch.float16) if FUSED else ()
-# keyword arguments of transformers that change nothing here
+# keyword arguments of transformers' attention that do not change this attention
 HARMLESS = {
     "dropout",
     "sliding_window",
@@ -51,8 +51,8 @@ class KVCache:
     """Keys and values of every layer: entries of up to ``length`` tokens, grown on demand.
 
     A layer's keys are (entries, key heads, length, size), its values (entries, key heads, length,
-    size + KV_ALIGN): after the values stands a one, then zeros. They are made at the layer's first
-    write, on that write's device.
+    size + KV_ALIGN): a one follows each value vector, then zeros. The tensors of a layer are
+    created at its first write, on the device of the keys.
     """
 
     def __init__(self, entries: int = 0, length: int = KV_ALIGN):
@@ -62,7 +62,7 @@ class KVCache:
         self.values: dict[int, Tensor] = {}
 
     def grow(self, entries: int, length: int = 0) -> None:
-        """Make room for this many entries of this many tokens; the content stays."""
+        """Make room for at least this many entries and tokens of an entry; the content stays."""
         entries = max(entries, self.entries)
         length = max(round_length(length), self.length)
         if (entries, length) == (self.entries, self.length):
@@ -77,7 +77,10 @@ class KVCache:
             values[..., -KV_ALIGN] = 1
 
     def reserve(self, entries: int, length: int) -> None:
-        """Grow if there is no room for these entries and tokens, then by an eighth more."""
+        """Make room for these entries and tokens. If that needs more entries, add an eighth more.
+
+        Every growth copies the cache, so it should be rare.
+        """
         if entries > self.entries or length > self.length:
             self.grow(max(self.entries, entries * 9 // 8 + KV_ALIGN), length)
 
@@ -104,17 +107,16 @@ class KVCache:
 
 @dataclass
 class Level:
-    """The reads of some rows of a pass in one cache.
+    """What L rows of a pass read in one cache.
 
-    E entries are read by n slots each; a slot is a row or empty.
+    Each of E entries is read by n slots. A slot holds a row, or is empty.
     """
 
     cache: KVCache
-    entries: Tensor | None  # (E,) numbers of the entries read; None: the first E
+    entries: Tensor | None  # (E,) numbers of the entries that are read; None: the first E
     length: int  # tokens of an entry that are read, a multiple of KV_ALIGN
-    # (E, n) the row in each slot; any row where it is empty: nothing reads its result
-    slots: Tensor
-    member_slots: Tensor  # (L,) the flat slot of each member
+    slots: Tensor  # (E, n) the row in each slot; any row if the slot is empty
+    member_slots: Tensor  # (L,) the slot of each reading row, as an index in flattened slots
     members: slice | Tensor  # the L rows that read this level
     # (E, 1 or n, length) additive mask: 0 where a slot sees the token, -inf elsewhere
     attn_bias: Tensor
@@ -124,7 +126,7 @@ class Level:
         return self._read(self.cache.keys[layer])
 
     def read_values(self, layer: int) -> Tensor:
-        """Return the values of a layer and their ones (E, key heads, length, size + KV_ALIGN)."""
+        """Return the values of a layer (E, key heads, length, size + KV_ALIGN), with their ones."""
         return self._read(self.cache.values[layer])
 
     def _read(self, tensor: Tensor) -> Tensor:
@@ -132,7 +134,10 @@ class Level:
         return tensor[entries, :, : self.length]
 
     def make_bias(self, queries: int) -> Tensor:
-        """Return the mask (E, 1, 1 or queries, length) for this many queries of a key head."""
+        """Return the additive mask (E, 1, 1 or queries, length).
+
+        ``queries``: n · G, the queries of a key head of one entry.
+        """
         bias = self.attn_bias
         if bias.shape[1] > 1:
             bias = bias.repeat_interleave(queries // bias.shape[1], dim=1)
@@ -141,7 +146,7 @@ class Level:
 
 @dataclass
 class Write:
-    """Where the keys and values of some rows of a pass are stored."""
+    """Where the keys and values of N rows of a pass are stored."""
 
     cache: KVCache
     rows: slice | Tensor  # the N rows
@@ -151,11 +156,11 @@ class Write:
 
 @dataclass
 class Pass:
-    """One forward pass over M rows: its inputs, outputs, writes and reads."""
+    """One forward pass over M rows: its inputs, the rows of its outputs, its writes and reads."""
 
     ids: np.ndarray  # (M,) token ids
     positions: np.ndarray  # (M,)
-    output_rows: np.ndarray  # the rows whose logits are returned
+    output_rows: np.ndarray  # numbers of the rows whose logits are returned
     writes: list[Write] = field(default_factory=list)
     levels: list[Level] = field(default_factory=list)
 
@@ -172,16 +177,26 @@ def attend(
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of the current pass, in the form of transformers' ``AttentionInterface``.
+    """Compute the attention of one layer in the current pass.
+
+    This is a function of transformers' ``AttentionInterface``. It writes ``key`` and ``value`` to
+    the caches of the pass (``Pass.writes``), and then reads the levels of the pass.
 
     Args:
-        query: (1, heads, rows, size); key and value: (1, key heads, rows, size).
+        module: the attention layer, which has its number.
+        query: (1, heads, rows, size).
+        key: (1, key heads, rows, size).
+        value: (1, key heads, rows, size).
+        attention_mask: must be None.
+        scaling: factor of the scores; None: 1 / sqrt(size).
+        options: other settings of the model's attention.
 
     Returns:
-        (1, rows, heads, size) and no weights.
+        (1, rows, heads, size), and None for the attention weights.
 
     Raises:
-        NotImplementedError: the model needs more of its attention (soft caps, sinks, biases).
+        NotImplementedError: the model uses a mask or an option that is not supported (soft caps,
+            sinks, biases).
     """
     unknown = set()
     for name, option in options.items():
@@ -200,14 +215,14 @@ def attend(
             layer, write.entries, write.positions, keys[write.rows], values[write.rows]
         )
 
-    # Read what its rows see
+    # Read what the rows of the pass see
     if scaling is None:
         scaling = query.shape[-1] ** -0.5
     queries = query[0].transpose(0, 1)
     if query.device.type == "cpu" and query.dtype in FUSED_TYPES:
         output = read_fused(queries, current_pass.levels, layer, scaling)
     else:
-        # bfloat16 rounds scores of hundreds by more than 1
+        # scores are computed in float32: bfloat16 rounds a score of some hundreds by more than 1
         wide = torch.promote_types(query.dtype, torch.float32)
         queries = queries.to(wide) * (scaling * LOG2_E)
         output = read_levels(queries, current_pass.levels, layer)
@@ -215,17 +230,25 @@ def attend(
 
 
 def read_fused(queries: Tensor, levels: list[Level], layer: int, scaling: float) -> Tensor:
-    """Return what ``read_levels`` does, by torch's fused attention for CPUs.
+    """Compute what ``read_levels`` computes with torch's fused attention for CPUs, in float32.
 
-    Its scores are float32 and stay in the processor's cache. It gives the values and the logarithm
-    of the sum of each level, which are then merged. Its bits may depend on the number of rows, so
-    float32 does not use it.
+    This is faster, because scores stay in the processor's cache. The last bits may depend on the
+    number of rows, so models in float32 do not use it.
+
+    Args:
+        queries: (M, heads, size), not scaled, in a type of ``FUSED_TYPES``.
+        levels: the levels of the pass.
+        layer: number of the layer.
+        scaling: factor of the scores.
+
+    Returns:
+        (M, heads, size), float32.
     """
     rows, heads, size = queries.shape
     output = queries.new_zeros(rows, heads, size, dtype=torch.float32)
     log_sums = queries.new_full((rows, heads), -torch.inf, dtype=torch.float32)
     for level in levels:
-        # Read the level
+        # Compute the level's softmax-weighted values, and the logarithm of its sum of exponentials
         keys = level.read_keys(layer)
         values = level.read_values(layer)[..., :-KV_ALIGN]
         slot_queries = _gather_slots(queries, level, keys.shape[1])
@@ -233,7 +256,7 @@ def read_fused(queries: Tensor, levels: list[Level], layer: int, scaling: float)
         results = FUSED(slot_queries, keys, values, attn_mask=bias, scale=scaling)
         level_output, level_log_sums = (_gather_rows(result, level) for result in results)
 
-        # Merge it with the levels before it
+        # Merge it with the levels before it, each weighted by its share of the sum
         members = level.members
         merged = torch.logaddexp(log_sums[members], level_log_sums)
         weight = (log_sums[members] - merged).exp_()[..., None]
@@ -244,11 +267,11 @@ def read_fused(queries: Tensor, levels: list[Level], layer: int, scaling: float)
 
 
 def read_levels(queries: Tensor, levels: list[Level], layer: int) -> Tensor:
-    """Return the softmax-weighted values of all levels together.
+    """Return the values of all levels of a row, weighted by the softmax over their scores.
 
     Args:
-        queries: (M, heads, size), float32 or wider, scaled, so that scores are logarithms to base
-            2: torch's ``exp`` is ten times slower for -∞ on a CPU, ``exp2`` is not.
+        queries: (M, heads, size), float32 or wider, scaled so that scores are logarithms to base 2:
+            on a CPU torch's ``exp`` is ten times slower for -∞, ``exp2`` is not.
         levels: the levels of the pass.
         layer: number of the layer.
 
@@ -279,14 +302,17 @@ def read_levels(queries: Tensor, levels: list[Level], layer: int) -> Tensor:
         output[level.members] += level_output
     assert output is not None
 
-    # Rows that only fill the pass have a sum of 0. 0 / 0 is not a number, and kernels of half
-    # precision let it into the neighbouring rows.
+    # Padding rows of the pass have a sum of 0. 0 / 0 would be NaN, which kernels of half precision
+    # spread to neighbouring rows.
     sums = output[..., -KV_ALIGN, None].clamp(min=torch.finfo(output.dtype).tiny)
     return output[..., :-KV_ALIGN] / sums
 
 
 def _gather_slots(rows: Tensor, level: Level, key_heads: int) -> Tensor:
-    """(M, heads, size) by row → (E, key heads, n·G, size) by slot; a missing size counts as 1."""
+    """Return a tensor by row, (M, heads[, size]), as one by slot, (E, key heads, n·G, size).
+
+    G is the number of heads of a key head. Without a size it is 1.
+    """
     entries, slots = level.slots.shape
     group = rows.shape[1] // key_heads
     gathered = rows[level.slots.flatten()].view(entries, slots, key_heads, group, -1)
@@ -294,22 +320,24 @@ def _gather_slots(rows: Tensor, level: Level, key_heads: int) -> Tensor:
 
 
 def _gather_rows(slots: Tensor, level: Level) -> Tensor:
-    """(E, key heads, n·G[, size]) by slot → (L, heads[, size]) by member."""
+    """Return a tensor by slot, (E, key heads, n·G[, size]), by member: (L, heads[, size])."""
     count = level.slots.shape[1]
     by_slot = slots.unflatten(2, (count, -1)).transpose(1, 2)  # (E, n, key heads, G[, size])
     return by_slot.flatten(2, 3).flatten(0, 1)[level.member_slots]
 
 
 def make_causal_mask(start: int, rows: int, length: int) -> Tensor:
-    """Return an additive mask (1, rows, length): row i sees the tokens 0 to ``start`` + i."""
+    """Return an additive mask (1, rows, length) in which row i sees the tokens 0 to start + i."""
     return torch.full((rows, length), -torch.inf).triu(start + 1)[None]
 
 
 def run_pass(model: Any, current_pass: Pass) -> Tensor:
-    """Return the logits (output rows, V) of a pass.
+    """Run a pass, and return the logits (output rows, V), or the hidden states (output rows, H) of
+    a model without its output layer (``output_layer.take_output_layer``).
 
-    Padding rows fill the pass up to a multiple of ``ROW_ALIGN``: kernels are made anew for every
-    number of rows.
+    The caches of the pass are written. The model must use ``attend``. Padding rows fill the pass up
+    to a multiple of ``ROW_ALIGN``, because torch prepares its kernels again for every new number of
+    rows.
     """
     device = model.get_input_embeddings().weight.device
     token = CURRENT.set(current_pass)
@@ -326,7 +354,7 @@ def run_pass(model: Any, current_pass: Pass) -> Tensor:
 
 
 def _pad_rows(numbers: np.ndarray) -> Tensor:
-    """Return the numbers, with zeros up to the next multiple of ROW_ALIGN."""
+    """Return the numbers as a tensor, filled with zeros to the next multiple of ROW_ALIGN."""
     return torch.from_numpy(np.pad(numbers, (0, -len(numbers) % ROW_ALIGN)))
 
 

@@ -1,8 +1,8 @@
 """One text, token by token, with every probability that led to it, for ``sts-dino explain``.
 
-This is the slow way: every prompt is read alone with transformers' own forward pass and cache, and
-each token is chosen over the whole vocabulary. It has none of the engine's batching, sharing or
-bounds.
+The trace is slow: every prompt is read alone with transformers' own forward pass and cache, and
+each token is chosen over the whole vocabulary. It uses neither the engine's batching nor its shared
+prompts, so that it checks them.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class Step:
     token: str
     token_id: int
     own: float  # p under the prompt
-    # p under the counter-prompt that gives it most, and own - counter (DINO's δ); None without
+    # the highest p under a counter-prompt, and own - counter (DINO's δ); None without
     # counter-prompts
     counter: float | None
     delta: float | None
@@ -49,19 +49,20 @@ class Step:
 
 
 class Tracer:
-    """The language model of a recipe, read the slow way and, to compare, through the engine."""
+    """The language model of a recipe, which traces a text and generates it with the engine."""
 
     def __init__(self, model: LanguageModel):
         """Load the model. Raises InputError when it cannot be loaded."""
         self._model, tokenizer = load_model(model)
+        # for its tokens alone: with shared=True an engine would change the model's attention
         self._slow = Engine(self._model, tokenizer, chat=model.chat_template, shared=False)
         self._chat = model.chat_template
         self.format_tokens = self._slow.format_tokens
 
     @torch.inference_mode()
     def trace(self, request: Request, settings: DecodingParameters) -> tuple[list[Step], str]:
-        """Return the steps of a text, and the text up to its end."""
-        # Prefill every prompt in its own cache
+        """Generate a text; return a step for each token, and the text up to its end."""
+        # Give every prompt its own cache; the first step reads the whole prompts
         prompts = [request.prompt, *request.counter_prompts]
         if request.plain_prompt is not None:
             prompts.append(request.plain_prompt)
@@ -99,18 +100,22 @@ class Tracer:
         batch_size: int | None,
         prefixes: Sequence[str],
     ) -> Completion:
-        """Return the completion as the engine writes it. ``trace`` cannot be called after this."""
+        """Return the completion that the engine generates, with its statistics.
+
+        ``trace`` cannot be called afterwards: the engine changes the model's attention.
+        """
         engine = Engine(self._model, self._slow.tokenizer, chat=self._chat)
         return complete(engine, [request], settings, batch_size, prefixes)[0]
 
     def _draw_step(
         self, log_probs: Tensor, request: Request, settings: DecodingParameters, number: float
     ) -> Step:
-        """Draw a token.
+        """Draw a token, and return it with the probabilities that led to it.
 
         Args:
-            log_probs: (1, 1 + K, V); with guidance the plain and the guided ones follow.
-            request: of the text.
+            log_probs: (1, 1 + K, V) log-probabilities under the prompt and K counter-prompts; with
+                guidance (1, 3 + K, V): those under the plain prompt and the guided ones follow.
+            request: the request for the text.
             settings: decoding parameters.
             number: the uniform random number of the draw.
         """

@@ -1,11 +1,11 @@
 """Executor of a run's tasks on Ray: workers of this machine or of a cluster, driven by this
 process.
 
-The driver reads tasks as workers become free and takes their results as they come; it alone writes
-the run directory. No byte depends on where, when and how often a task is done. The type of an error
-decides its cause. A node's problem (versions, files, memory, disk) leaves the node out, with one
-line; a task's (a prompt that is too long) stops the run, as in one process; any other task is tried
-elsewhere.
+The driver, this process, reads tasks as workers become free and takes their results as they come.
+It alone writes the run directory. No byte depends on where, when and how often a task is done. The
+type of an error decides its cause. After a problem of a node (versions, files, memory, disk) the
+node gets no more workers, and one line reports it. A problem of a task (a prompt that is too long)
+stops the run, as in one process. After any other error the task is tried on another worker.
 """
 
 import logging
@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sts_dino.generation.backends.registry import load_preview
-from sts_dino.generation.executors.options import ClusterOptions
-from sts_dino.generation.executors.ray_connection import (
+from sts_dino.generation.executors.cluster import (
+    ClusterOptions,
     join_cluster,
     list_withheld_secrets,
     start_local_ray,
@@ -57,21 +57,21 @@ from sts_dino.hub.errors import InputError, OutOfMemory, RunError
 
 logger = logging.getLogger(__name__)
 
-ANSWER_SECONDS = 1.0  # without an answer, after which the cluster is looked at
-EMPTY_SECONDS = 60.0  # that a cluster may have no node to work on
+ANSWER_SECONDS = 1.0  # longest wait for an answer of a worker before the nodes are read again
+EMPTY_SECONDS = 60.0  # longest time in which a cluster has no node to work on
 AUTOSCALING_SECONDS = 900.0  # the same with --workers: a machine takes minutes to start
 SHARDS_AHEAD = 4  # shards that a worker may begin while one is not done
-MOST_TASK_FAILURES = 3  # workers that a task may take with it
+MOST_TASK_FAILURES = 3  # so many workers may be lost at one task; then the run ends
 MOST_CONSECUTIVE_LOSSES = 5  # consecutive workers that a node may lose without a finished task
-LOOK_SECONDS = 2.0  # between two looks at the cluster's nodes
-RELEASE_SECONDS = 10.0  # for workers to end
-# begins the line of Ray's message when it ended a worker before the kernel would
+LOOK_SECONDS = 2.0  # least time between two readings of the cluster's nodes
+RELEASE_SECONDS = 10.0  # longest wait for workers to end
+# the beginning of a line in Ray's message after it ended a worker for its memory
 _KILLED_PREFIX = "OOM kill reason"
 _KEPT_HINT = "finished shards are kept"
 
 
 class Cause(Enum):
-    """The cause of a worker's error, and so the reaction to it."""
+    """The cause of a worker's error, and the reaction to it."""
 
     TASK = "the task: the run stops"
     NODE = "the node: it is left out"
@@ -96,7 +96,7 @@ def classify_error(error: BaseException, starting: bool) -> Failure:
 
     if isinstance(error, InputError):
         return Failure(Cause.NODE if starting else Cause.TASK, str(error))
-    # The worker reported it, or Ray ended the worker for it.
+    # The worker reported the error, or Ray ended the worker because of its memory.
     if isinstance(error, (OutOfMemory, OutOfMemoryError)):
         return Failure(Cause.MEMORY, summarise_error(error))
     if isinstance(error, OutOfDiskError):
@@ -114,7 +114,7 @@ def classify_error(error: BaseException, starting: bool) -> Failure:
 def summarise_error(error: BaseException) -> str:
     """Return the type of an error and one line of its message.
 
-    This is the line with Ray's reason for ending the worker, else the last line.
+    The line is the one with Ray's reason for ending the worker, else the last line.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     summary = lines[-1] if lines else "no reason given"
@@ -127,7 +127,10 @@ def summarise_error(error: BaseException) -> str:
 
 @dataclass
 class Node:
-    """A node of the cluster. ``room``: workers it may host; ``problem``: why it is left out."""
+    """A node of the cluster.
+
+    ``room``: number of workers that it may have. ``problem``: why it gets none; None: it may.
+    """
 
     id: str
     name: str
@@ -150,7 +153,10 @@ class Nodes:
     by_id: dict[str, Node] = field(default_factory=dict)
 
     def update(self, entries: Iterable[Mapping[str, Any]]) -> None:
-        """Apply the answer of ``ray.nodes()``: nodes come and go. One that is left out stays so."""
+        """Update the nodes from the answer of ``ray.nodes()``: nodes join and leave.
+
+        A known node keeps its room and problem.
+        """
         alive = {entry["NodeID"]: entry for entry in entries if entry["Alive"]}
         for node_id, node in self.by_id.items():
             node.alive = node_id in alive
@@ -196,12 +202,12 @@ class Nodes:
         return chosen
 
     def is_hopeless(self) -> bool:
-        """Return whether every node that was meant for work is left out."""
+        """Return whether every node with CPUs has a problem, and there is at least one."""
         workers = [node for node in self.by_id.values() if node.room or node.problem]
         return bool(workers) and all(node.problem for node in workers)
 
     def make_error(self) -> RunError:
-        """Return the error that no node can have a worker, with the reason of every node."""
+        """Return the error that no node can have a worker, with a reason for every node."""
         reasons = list[str]()
         for node in self.by_id.values():
             reason = node.problem
@@ -213,16 +219,16 @@ class Nodes:
 
 
 class TaskQueue:
-    """Queue of one call of ``Executor.run_tasks``: lazily read, with retries.
+    """The tasks of one call of ``Executor.run_tasks``, which are read as workers need them.
 
-    Each task is finished once.
+    A task is open from when a worker gets it until it is done. An open task may be queued again.
     """
 
     def __init__(self, tasks: Iterable[Task]):
         self._source: Iterator[Task] = iter(tasks)
         self._retries = dict[str, Task]()
         self._open = dict[str, Task]()
-        self._failed_on = dict[str, list[str]]()  # task → nodes where it ended a worker
+        self._failed_on = dict[str, list[str]]()  # key of a task → nodes where it ended a worker
         self._exhausted = False
 
     @property
@@ -233,10 +239,12 @@ class TaskQueue:
     def take_next(self, node: str, nodes: Collection[str] = ()) -> Task | None:
         """Return the next task for a worker, or None when the queue has none for this worker.
 
+        The order is: a queued task that has not failed on the worker's node, a new task, a task
+        that has failed on every node with a ready worker.
+
         Args:
-            node: name of the worker's node. A task that failed on this node comes last.
-            nodes: names of all nodes with a ready worker. A failed task waits for a node of these
-                where it has not failed, if there is one.
+            node: name of the worker's node.
+            nodes: names of all nodes with a ready worker.
         """
         for key in self._retries:
             if node not in self._failed_on.get(key, ()):
@@ -250,7 +258,7 @@ class TaskQueue:
         return None
 
     def take_new(self) -> Task | None:
-        """Return the next task that no worker had yet, or None when the source has no more."""
+        """Return the next task that no worker had yet, or None if there is none; it is now open."""
         if self._exhausted:
             return None
         task = next(self._source, None)
@@ -269,7 +277,7 @@ class TaskQueue:
         return task.key in self._open
 
     def mark_done(self, task: Task) -> None:
-        """Note that an open task is done."""
+        """Close an open task."""
         del self._open[task.key]
         self._retries.pop(task.key, None)
 
@@ -279,7 +287,7 @@ class TaskQueue:
             self._retries.setdefault(task.key, task)
 
     def record_failure(self, task: Task, node: str, reason: str) -> None:
-        """Requeue a task at which its worker ended.
+        """Queue a task again at which its worker ended, if it is open.
 
         Args:
             task: the task of the worker.
@@ -294,18 +302,20 @@ class TaskQueue:
         nodes.append(node)
         if len(nodes) == MOST_TASK_FAILURES:
             names = ", ".join(dict.fromkeys(nodes))
-            problem = f"failed {MOST_TASK_FAILURES} times, on {names}; the last time: {reason}"
-            hint = f"{_KEPT_HINT}; mend the cause and run the same command again"
-            raise RunError(f"task {task.key}", problem, hint=hint)
+            raise RunError(
+                f"task {task.key}",
+                f"failed {MOST_TASK_FAILURES} times, on {names}; the last time: {reason}",
+                hint=f"{_KEPT_HINT}; mend the cause and run the same command again",
+            )
         self.requeue(task)
 
 
 @dataclass
 class WorkerHandle:
-    """An actor, its node, and the call that it works on (None: it waits).
+    """An actor, its node, and the call that it works on (None: it waits for a task).
 
-    The first call loads the model, the others do a task. ``ahead``: its next tasks, which it may
-    begin while texts of the first one are unfinished.
+    The first call, without a ``task``, loads the model; ``ready`` is then True. ``ahead``: its next
+    tasks, which it may begin while texts of the current one are unfinished.
     """
 
     node: Node
@@ -389,10 +399,14 @@ class RayExecutor:
         self._model_facts: dict[str, Any] | None = None
         self._reported = set[str]()
         self._last_look = float("-inf")
-        self._seconds_empty = 0.0  # without a usable node
+        self._seconds_empty = 0.0  # in which there was no usable node
 
     def start(self) -> None:
-        """Start workers wherever there is room. Raises RunError when no node can have one."""
+        """Start workers wherever there is room, and report if there is too little now.
+
+        With --workers, an autoscaler is asked for nodes first. Raises RunError when no node can
+        have a worker.
+        """
         if self._asks_for_nodes:
             request_nodes(self._spec.resources, self._most_workers or 0)
         self._update_workers()
@@ -452,8 +466,8 @@ class RayExecutor:
     def _update_workers(self, at_once: bool = False) -> None:
         """Read the cluster's nodes, and start workers wherever there is room.
 
-        A call within ``LOOK_SECONDS`` of the last look does nothing, unless ``at_once``. Raises
-        RunError when no node was usable for too long, or when every node is left out and no other
+        Nothing happens within ``LOOK_SECONDS`` of the last reading, unless ``at_once``. Raises
+        RunError when no node was usable for too long, or when every node has a problem and no other
         node may join.
         """
         clock = time.monotonic()
@@ -462,7 +476,7 @@ class RayExecutor:
         seconds = min(clock - self._last_look, 2 * LOOK_SECONDS)
         self._last_look = clock
 
-        # Apply which nodes came and went.
+        # Update the nodes, report those with a problem, and start workers.
         self.nodes.update(self._ray.nodes())
         for node in self.nodes.by_id.values():
             if node.problem:
@@ -531,8 +545,8 @@ class RayExecutor:
     ) -> Task | None:
         """Return the next task of a worker, or None.
 
-        The worker's own shards ahead come first, then the queue, then the last shard ahead of the
-        worker that has most of them.
+        The worker's own shards ahead come first, then the queue. When the queue has none, the
+        worker with the most shards ahead gives up its last one.
         """
         if worker.ahead:
             return worker.ahead.pop(0)
@@ -544,17 +558,20 @@ class RayExecutor:
         return task
 
     def _read_files(self, task: Task) -> dict[str, bytes] | None:
-        """Read the files of the run directory that a task needs; None where workers see them."""
+        """Return path → content of the files of the run directory that a task needs.
+
+        None if it needs none, or if its worker reads the run directory of this machine.
+        """
         if not self._is_remote or not isinstance(task, FinishGroup):
             return None
         paths = list_input_files(self._spec.recipe, task.group) - task.empty
         return {path: (self._spec.directory / path).read_bytes() for path in sorted(paths)}
 
     def _wait_for_result(self, queue: TaskQueue) -> TaskResult | None:
-        """Wait at most ``ANSWER_SECONDS`` for an answer of a worker, and react to this answer.
+        """Wait at most ``ANSWER_SECONDS`` for an answer of a worker, and handle it.
 
-        Return the result of an open task, None for everything else. Raises the error of a task that
-        stops the run.
+        Returns the result of an open task, None for everything else. Raises the error of a task
+        that stops the run.
         """
         from ray.exceptions import RayError, RayTaskError
 
@@ -592,12 +609,12 @@ class RayExecutor:
             return None
         worker.node.losses = 0
         if not queue.is_open(task):
-            return None  # of an earlier call
+            return None  # another worker has done it, or it is of an earlier call of run_tasks
         result: TaskResult = answer
         try:
             if self._store:
                 self._store.fetch(result, self._spec.directory)
-        # The store retries temporary failures; one that fails for long ends the run.
+        # Other errors end the run: the store has retried temporary failures before.
         except LostResult as error:
             queue.record_failure(task, worker.node.name, str(error))
             return None
@@ -646,9 +663,9 @@ class RayExecutor:
     def _replace_workers(
         self, queue: TaskQueue, lost: Sequence[WorkerHandle], reason: str | None
     ) -> None:
-        """Replace the lost workers of one node, and have others do their tasks.
+        """Replace lost workers of one node, and queue their tasks again.
 
-        ``reason``: why the tasks may be to blame; None: they are not.
+        ``reason``: why the workers were lost, if their tasks may be the cause; None: they are not.
         """
         for worker in lost:
             self._remove_worker(worker)
@@ -663,14 +680,14 @@ class RayExecutor:
                 queue.requeue(worker.task)
 
     def _report_memory(self, node: Node, reason: str) -> None:
-        """Report how many workers a node has memory for; leave it out if it has none for one."""
+        """Report for how many workers a node has memory; for none, this is its problem."""
         if node.room <= 0:
             node.problem = f"it has too little memory for a worker: {reason}"
         else:
             self._report(f"warning: node {node.name} has memory for {node.room} workers at most")
 
     def _report(self, message: str) -> None:
-        """Log a message once: many workers send the same."""
+        """Log a message unless it was logged before: many workers send the same."""
         if message not in self._reported:
             self._reported.add(message)
             logger.info(message)
@@ -679,7 +696,8 @@ class RayExecutor:
 def may_begin_ahead(queue: TaskQueue, worker: WorkerHandle) -> bool:
     """Return whether a worker may begin another shard beside its task.
 
-    A task at which a worker ended is done alone, so that a second end is not another shard's.
+    It may not beside a task at which a worker ended: if this worker ends, too, the cause must not
+    be another shard.
     """
     is_shard = isinstance(worker.task, WriteShard)
     if not is_shard or len(worker.ahead) >= SHARDS_AHEAD:
@@ -695,12 +713,13 @@ def convert_ray_errors() -> Iterator[None]:
     try:
         yield
     except RayError as error:
-        hint = f"{_KEPT_HINT}; run the same command again"
-        raise RunError("Ray", summarise_error(error), hint=hint) from error
+        raise RunError(
+            "Ray", summarise_error(error), hint=f"{_KEPT_HINT}; run the same command again"
+        ) from error
 
 
 def request_nodes(resources: WorkerResources, workers: int) -> None:
-    """Have an autoscaler, if the cluster has one, start nodes for so many workers.
+    """Ask the cluster's autoscaler, if it has one, for nodes for so many workers.
 
     ``workers``: 0 withdraws the request.
     """

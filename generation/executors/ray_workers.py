@@ -1,5 +1,5 @@
-"""Workers of a run on Ray: actors that get a recipe, its few-shot examples and tasks, and hand back
-bytes.
+"""Workers of a run on Ray: actors that get a recipe, its few-shot examples and tasks, and return
+the contents of files.
 
 A worker needs this package and the model's files, and no shared disk.
 """
@@ -29,15 +29,15 @@ from sts_dino.hub.errors import InputError
 from sts_dino.hub.messages import MessageList, route_messages
 
 if TYPE_CHECKING:
-    from sts_dino.generation.executors.options import ClusterOptions
+    from sts_dino.generation.executors.cluster import ClusterOptions
 
 CLUSTER_CODE = "sts-dino cluster code"
 PROCESS_BYTES = 12 * 10**8  # of a worker without its model: libraries, activations
-# bytes of a worker for a byte of its weights: the packed output layer, keys and values of a full
-# batch
+# memory of a worker for each byte of its weights: the packed output layer, and the keys and values
+# of a full batch, come on top of the weights
 BYTES_PER_WEIGHT_BYTE = 1.65
 _GB = 10**9
-_ROUNDING = 1e-6
+_ROUNDING = 1e-6  # of quotients: 0.3 / 0.1 must count as 3
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class WorkerResources:
         return {"CPU": self.cpus, "GPU": self.gpus, "memory": self.memory}
 
     def count_workers(self, resources: Mapping[str, float]) -> int:
-        """Count the workers that a node with these resources (by Ray's names) has room for."""
+        """Return how many workers fit on a node with these resources (Ray's name → amount)."""
         counts = list[int]()
         for name, amount in self.by_name.items():
             if amount:
@@ -62,7 +62,7 @@ class WorkerResources:
         return min(counts)
 
     def explain_no_room(self, resources: Mapping[str, float]) -> str:
-        """Explain why a node has no room for a worker."""
+        """Return the amounts of a worker and of a node in a sentence, for a node without room."""
         cpus, gpus, memory = (resources.get(name, 0) for name in self.by_name)
         return (
             f"a worker takes {self.cpus:g} CPU, {self.gpus:g} GPU, {self.memory / _GB:.1f} GB of "
@@ -71,9 +71,11 @@ class WorkerResources:
 
 
 def compute_worker_resources(recipe: DatasetRecipe, options: "ClusterOptions") -> WorkerResources:
-    """Return the resources of one worker: CPUs, GPUs, and bytes of memory for a local model.
+    """Return the resources of one worker: CPUs, GPUs, and bytes of memory.
 
-    Memory 0 reserves nothing: the model is on a GPU, on a server, or of unknown size.
+    CPUs are the option's, else the recipe's ``model.threads``, else a share of this machine's, and
+    one on a cluster. Memory is 0, so that none is reserved, for a model on a GPU, on a server, or
+    of unknown size.
     """
     model = recipe.model
     cpus = options.cpus or model.threads
@@ -108,14 +110,16 @@ class WorkerSpec:
 
 
 class WorkerAnswer(NamedTuple):
-    """What a worker returns: the model's facts or a task's result, and messages for the user."""
+    """What a call of a worker returns: facts about the model or a task's result, and messages for
+    the user.
+    """
 
     value: Any
     messages: tuple[str, ...]
 
 
 class RemoteWorker:
-    """A worker on some node. Ray makes it, then ``prepare`` is called once."""
+    """A worker on some node: a Ray actor. ``prepare`` is called once, before any task."""
 
     def __init__(self) -> None:
         handler = MessageList()
@@ -127,8 +131,8 @@ class RemoteWorker:
 
         Args:
             driver_versions: versions of libraries and code of the driver.
-            spec_ref: a list with Ray's reference of the ``WorkerSpec``, which is read after the
-                versions agree.
+            spec_ref: a list with Ray's reference to the ``WorkerSpec``. In a list Ray does not read
+                it for us, so it is read after the versions were compared.
 
         Raises InputError when the versions, model files or store of this node differ from the
         driver's, and OutOfMemory when the model needs more memory.
@@ -172,7 +176,8 @@ class RemoteWorker:
             task: the task.
             files: path → content of the files that the task reads; None: read them from the run
                 directory.
-            ahead: the tasks of the next calls, whose shards may be begun.
+            ahead: the tasks of the next calls; shards among them may be begun before this task is
+                done.
 
         Raises OutOfMemory when the task needs more memory.
         """
@@ -190,13 +195,14 @@ class RemoteWorker:
         return WorkerAnswer(result, self._take_messages())
 
     def _take_messages(self) -> tuple[str, ...]:
+        """Return the messages since the last call."""
         messages = tuple(self._messages)
         self._messages.clear()
         return messages
 
 
 def convert_memory_errors(purpose: str) -> AbstractContextManager[None]:
-    """Raise memory that ran out as OutOfMemory, with a hint for a cluster."""
+    """Raise out-of-memory errors of a block as OutOfMemory, with a hint for a cluster."""
     from sts_dino.generation.backends.load_model import convert_out_of_memory
 
     return convert_out_of_memory(purpose, "start fewer workers there (--cpus, --gpus)")
@@ -204,9 +210,9 @@ def convert_memory_errors(purpose: str) -> AbstractContextManager[None]:
 
 @cache
 def read_code_versions() -> dict[str, str]:
-    """Return name → version of everything that must agree on all nodes.
+    """Return name → version of everything that must be the same on all nodes.
 
-    These are the libraries and the code that decide bytes, and a digest of every module that a
+    These are the libraries and the code that decide bytes, and a digest of all modules that a
     worker imports.
     """
     modules = hash_reachable_modules(__name__)
@@ -214,14 +220,17 @@ def read_code_versions() -> dict[str, str]:
 
 
 def require_versions(driver: Mapping[str, str], node: Mapping[str, str]) -> None:
-    """Raise InputError when this node would not produce the driver's bytes."""
+    """Raise InputError that lists the versions of this node that differ from the driver's."""
     differences = list[str]()
     for name in sorted(driver.keys() | node.keys()):
         if driver.get(name) != node.get(name):
             differences.append(f"{name} {node.get(name)}, on the driver {driver.get(name)}")
     if differences:
-        problem = f"are not the driver's: {', '.join(differences)}"
-        raise InputError("versions", problem, hint="install the same on every node")
+        raise InputError(
+            "versions",
+            f"are not the driver's: {', '.join(differences)}",
+            hint="install the same on every node",
+        )
 
 
 def require_files(inputs: Mapping[str, str]) -> None:

@@ -1,16 +1,16 @@
-"""Result store of a cluster: workers leave task results at a path or URL that all nodes reach, the
-driver fetches them.
+"""Result store of a cluster: workers write task results to a path or URL that all nodes can reach,
+and the driver fetches them.
 
 ``URL`` is a path on a shared file system, or any URL that fsspec writes to (object stores,
 ``hf://buckets/…``). Below ``URL/<run>/`` are
 
     contents/<xxx>/<sha256>             the files, named by their content
-    records/<xxx>/<task>-<digest>.json  a task's result; it names its files with their SHA-256, and
-    comes after them
+    records/<xxx>/<task>-<digest>.json  a task's result with the SHA-256 of its files, written after
+    them
 
-A killed worker leaves at worst contents that no record names. Only whole files count: a checksum
-detects the parts that protocols like ``sftp`` may leave. Reading a file of ``hf://buckets/…`` lists
-its folder, hence the many folders (docs/scale.md).
+A killed worker leaves at worst contents that no record names. Protocols like ``sftp`` may leave
+parts of files, which a checksum detects. Reading a file of ``hf://buckets/…`` lists its folder,
+hence the many folders (docs/scale.md).
 """
 
 import errno
@@ -47,14 +47,14 @@ ALLOWED_ADDRESSES = (
 FULL_DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 # A request of this module has no condition, so a conflict (409, 412) is permanent.
 _TEMPORARY_STATUS = TEMPORARY_STATUSES - {409, 412}
-# Errors of mounts that were away (ESTALE, EIO: soft NFS), of connections that dropped, and of
-# object stores that ask for patience (s3fs makes EBUSY of SlowDown and EIO of InternalError).
+# Temporary errors: of mounts that were away (ESTALE, EIO: soft NFS), of dropped connections, and of
+# busy object stores (s3fs raises EBUSY for SlowDown and EIO for InternalError).
 _TEMPORARY_ERRNO = """
     ESTALE EIO EREMOTEIO ETIMEDOUT EBUSY EAGAIN EINTR EPIPE ENOTCONN ENOLINK ECONNRESET ECONNABORTED
     ENETRESET ENETDOWN ENETUNREACH EHOSTDOWN EHOSTUNREACH ECONNREFUSED
 """.split()  # noqa: SIM905 - readable
-# Dropped connections in the packages behind fsspec's protocols (requests, urllib3, aiohttp,
-# botocore, azure), which are not imported for this.
+# Names of the exceptions for dropped connections in the packages behind fsspec's protocols
+# (requests, urllib3, aiohttp, botocore, azure), which may not be installed.
 _DROPPED_CONNECTION = """
     ConnectionError ClientConnectionError HTTPClientError Timeout TimeoutError ProtocolError
     ChunkedEncodingError ClientPayloadError ServiceRequestError ServiceResponseError
@@ -64,17 +64,14 @@ Result = TypeVar("Result")
 
 
 class LostResult(RunError):
-    """A file that a record names is missing in the store, or damaged.
-
-    The task of the record makes the file again.
-    """
+    """A file of a record is missing in the store, or damaged; repeating its task restores it."""
 
 
 class StoreRetry(RetryPolicy):
     """Retries of calls to a store.
 
-    Before the first successful call (``reached``), a failure of the system is not retried: it means
-    a wrong address or a missing login.
+    Before the first successful call (``reached``), errors of system and connection are not retried:
+    they mean a wrong address or a missing login.
     """
 
     def should_retry(self, error: BaseException) -> bool:
@@ -100,7 +97,7 @@ class StoreRetry(RetryPolicy):
 
 
 def get_http_status(error: BaseException) -> int | None:
-    """Return the HTTP status of an error of the packages behind fsspec's protocols."""
+    """Return the HTTP status of an error of a package behind fsspec's protocols, or None."""
     for name in ("status", "status_code", "code"):
         number = getattr(error, name, None)
         if isinstance(number, int):
@@ -122,12 +119,15 @@ def convert_store_errors(url: str) -> Iterator[None]:
         if error.errno in (*FULL_DISK_ERRNOS, errno.ENOMEM):
             error.filename = error.filename or url
             raise
-        hint = "can this node reach it, may this user write there?"
-        raise RunError(f"store {url}", str(error), hint=hint) from error
+        raise RunError(
+            f"store {url}", str(error), hint="can this node reach it, may this user write there?"
+        ) from error
     except Exception as error:  # every protocol's package raises errors of its own kinds
-        problem = f"{type(error).__name__}: {get_first_line(error)}"
-        hint = "check the address, and the protocol's own login on every node"
-        raise RunError(f"store {url}", problem, hint=hint) from error
+        raise RunError(
+            f"store {url}",
+            f"{type(error).__name__}: {get_first_line(error)}",
+            hint="check the address, and the protocol's own login on every node",
+        ) from error
 
 
 class ResultStore:
@@ -136,7 +136,7 @@ class ResultStore:
     Args:
         url: path or URL of the store; workers get ``ResultStore.url``.
         run: name of the run's folder below ``url``.
-        proven: whether another process has reached the store, so that its failures may pass.
+        proven: whether another process has reached the store, so that failures may be temporary.
         retry: how temporary failures are retried; None: ``StoreRetry()``.
 
     Raises InputError for a URL that is malformed, has a password in it, or whose protocol's package
@@ -153,9 +153,10 @@ class ResultStore:
         self._retry.reached |= proven
 
     def leave_mark(self) -> str:
-        """Write a file that ``require_mark`` reads, and return its name; the driver calls this.
+        """Write a file for ``require_mark``, and return its name; the driver calls this.
 
-        Raises RunError when the store cannot be written or read.
+        Another file is written, read and removed first. Raises RunError when the store cannot be
+        written or read.
         """
         mark = f"mark-{secrets.token_hex(8)}"
         try:
@@ -164,33 +165,35 @@ class ResultStore:
                 self._get(name)
             self._call(lambda: self._fs.rm_file(f"{self._folder}/{mark}-tried"))
         except FileNotFoundError:
-            problem = "a file that was written is not there"
-            hint = "choose a path or a protocol that can be written"
-            raise RunError(f"store {self.url}", problem, hint=hint) from None
+            raise RunError(
+                f"store {self.url}",
+                "a file that was written is not there",
+                hint="choose a path or a protocol that can be written",
+            ) from None
         return mark
 
     def require_mark(self, mark: str) -> None:
-        """Read the driver's mark and write it again; a worker calls this.
+        """Check that this node reads and writes the driver's store; a worker calls this.
 
         ``mark``: the name that ``leave_mark`` returned. Raises InputError when this node does not
-        see the mark, RunError or OSError when this node cannot write.
+        see the file, RunError or OSError when it cannot write it again.
         """
         try:
             self._get(mark)
         except FileNotFoundError:
-            problem = "what the driver wrote is not there on this node"
-            hint = (
-                "a path has to be on a file system that every node mounts there; "
-                "memory:// is a process's own"
-            )
-            raise InputError(f"store {self.url}", problem, hint=hint) from None
+            raise InputError(
+                f"store {self.url}",
+                "what the driver wrote is not there on this node",
+                hint="a path has to be on a file system that every node mounts there; "
+                "memory:// is a process's own",
+            ) from None
         self._put(mark, mark.encode())
 
     def find(self, task: Task) -> TaskResult | None:
-        """Return the stored result of a task, or None unless the store has all its files.
+        """Return the stored result of a task, or None if the store lacks it or one of its files.
 
-        The files of the result stay in the store (``fetch``). Results of groups are not stored:
-        the rows of a group follow from the raw files of the run directory, without a model.
+        The result has no contents: ``fetch`` copies its files. Results of groups are not stored,
+        because they are made quickly from the raw files, without a model.
         """
         if isinstance(task, FinishGroup):
             return None
@@ -239,9 +242,10 @@ class ResultStore:
                 digest = "nothing"
             if digest != file.sha256:
                 location = f"{self.url}: {name_content(file)} ({file.path})"
-                problem = f"is not what was kept there (found {digest})"
                 raise LostResult(
-                    location, problem, hint="run the same command again: it is made anew"
+                    location,
+                    f"is not what was kept there (found {digest})",
+                    hint="run the same command again: it is made anew",
                 )
 
     def clear(self) -> None:
@@ -255,6 +259,7 @@ class ResultStore:
         self._call(remove_folder)
 
     def _has_content(self, file: File) -> bool:
+        """Return whether the store has the content of a file, undamaged."""
         try:
             return hashlib.sha256(self._get(name_content(file))).hexdigest() == file.sha256
         except FileNotFoundError:
@@ -264,33 +269,37 @@ class ResultStore:
         return self._call(lambda: bytes(self._fs.cat_file(self._resolve_fresh_path(name))))
 
     def _put(self, name: str, content: bytes) -> None:
-        """Write a file, whole or not at all."""
+        """Write a file, making folders where the protocol needs them.
+
+        Raises RunError for a missing bucket or folder of the store.
+        """
         path = f"{self._folder}/{name}"
 
         def write_file() -> None:
             if is_local(self._fs):
-                write_bytes(Path(path), content)  # beside its place, and renamed
+                write_bytes(Path(path), content)  # atomic: a temporary file is renamed
                 return
             try:
                 self._fs.pipe_file(path, content)
-            # There is no such bucket, or folders are real there and have to be made.
+            # The bucket is missing, or the protocol has real folders, which have to be made.
             except FileNotFoundError:
                 if not self._fs.exists(self._root):
-                    hint = "make the bucket or folder first"
-                    raise RunError(f"store {self.url}", "is not there", hint=hint) from None
+                    raise RunError(
+                        f"store {self.url}", "is not there", hint="make the bucket or folder first"
+                    ) from None
                 self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
                 self._fs.pipe_file(path, content)
 
         self._call(write_file)
 
     def _copy(self, name: str, target: Path) -> None:
-        """Copy a file to a path of this machine; on one file system, link it."""
+        """Copy a file of the store to a path of this machine, or link it on one file system."""
 
         def copy_file() -> None:
             path = self._resolve_fresh_path(name)
             if is_local(self._fs):
-                # On another file system, one without links, or for another user's file, the copy
-                # below gives the better error.
+                # Linking fails between file systems, without support for links, or for another
+                # user's file. The copy below then works or raises the better error.
                 with suppress(OSError):
                     os.link(path, target)
                     return
@@ -305,13 +314,16 @@ class ResultStore:
         return path
 
     def _call(self, attempt: Callable[[], Result]) -> Result:
-        """Call again while failures are temporary; raise the others as the project's errors."""
+        """Call ``attempt``, and again after temporary failures; convert other errors."""
         with convert_store_errors(self.url):
             return self._retry.call_until_done(f"store {self.url}", attempt)
 
 
 def name_store_folder(run: str, directory: Path) -> str:
-    """Return the folder of a run in a store; a recipe's runs in two directories have two."""
+    """Return the name of a run's folder in a store: its key and a digest of its directory.
+
+    So two runs of a recipe in two directories do not share a folder.
+    """
     digest = hashlib.sha256(str(directory.resolve()).encode()).hexdigest()
     return f"{run}-{digest[:8]}"
 
@@ -332,7 +344,7 @@ def is_result_of(task: Task, result: TaskResult) -> bool:
 
 
 def name_record(task: Task) -> str:
-    """Return the name of a task's record in the store."""
+    """Return the name of a task's record in the store; source sentences are part of its digest."""
     sentences = list[tuple[str, str]]()
     if isinstance(task, WriteShard):
         sentences = [(sentence.source_id, sentence.text) for sentence in task.sentences]
@@ -346,7 +358,7 @@ def name_content(file: File) -> str:
 
 
 class StoreLocation(NamedTuple):
-    """A path or URL that is open."""
+    """An opened path or URL of a store."""
 
     file_system: "AbstractFileSystem"
     root: str  # the folder in the file system
@@ -377,26 +389,32 @@ def open_location(url: str) -> StoreLocation:
     try:
         file_system, root = fsspec.url_to_fs(url)
     except ImportError as error:
-        problem = f"needs a package: {error}"
-        raise InputError(f"store {url}", problem, hint="install it on every node") from error
+        raise InputError(
+            f"store {url}", f"needs a package: {error}", hint="install it on every node"
+        ) from error
     except ValueError as error:
         protocols = [f"{name}://" for name in fsspec.available_protocols()]
-        hint = suggest_choice(f"{protocol}://", protocols)
         raise InputError(
-            f"store {url}", str(error), allowed=ALLOWED_ADDRESSES, hint=hint
+            f"store {url}",
+            str(error),
+            allowed=ALLOWED_ADDRESSES,
+            hint=suggest_choice(f"{protocol}://", protocols),
         ) from error
     root = root.rstrip("/")
     return StoreLocation(file_system, root, root if is_local(file_system) else url.rstrip("/"))
 
 
 def require_bucket(url: str) -> None:
-    """Raise InputError when a URL of the Hub is not a bucket's."""
+    """Raise InputError when an hf:// URL is not in a bucket; turn off the Hub's progress bars."""
     if not re.match(r"hf://buckets/[^/]+/[^/]", url):
-        hint = "in a repository every file would be a commit; use hf://buckets/ORG/NAME"
-        raise InputError(f"store {url}", "is not a bucket of the Hub", hint=hint)
+        raise InputError(
+            f"store {url}",
+            "is not a bucket of the Hub",
+            hint="in a repository every file would be a commit; use hf://buckets/ORG/NAME",
+        )
     from huggingface_hub.utils import disable_progress_bars
 
-    disable_progress_bars()  # a bar for every file would hide that of the run
+    disable_progress_bars()  # a bar for every file would hide the run's bar
 
 
 def is_local(file_system: "AbstractFileSystem") -> bool:

@@ -40,7 +40,13 @@ def cap_memory() -> None:
 
 
 def render_turn(question: dict[str, Any], render: Any, needs: str = "") -> str:
-    """Return the rendered turn of a user, with what the template ``needs`` beside it."""
+    """Return the user's turn, rendered with an additional system turn or tool if ``needs`` is one.
+
+    Args:
+        question: ``template``, ``text`` of the turn, and ``special`` tokens.
+        render: transformers' ``render_jinja_template``.
+        needs: ``SYSTEM_TURN``, ``TOOLS`` or an empty text.
+    """
     messages = [{"role": "user", "content": question["text"]}]
     if needs == SYSTEM_TURN:
         messages.insert(0, {"role": "system", "content": "Answer."})
@@ -55,7 +61,10 @@ def render_turn(question: dict[str, Any], render: Any, needs: str = "") -> str:
 
 
 def find_need(question: dict[str, Any], render: Any) -> str | None:
-    """Return what a template needs that refuses a user's turn alone, None where nothing helps."""
+    """Return with which addition a template renders a turn that it refuses alone, or None.
+
+    The additions are ``SYSTEM_TURN`` and ``TOOLS``.
+    """
     for needs in (SYSTEM_TURN, TOOLS):
         try:
             render_turn(question, render, needs)
@@ -66,10 +75,10 @@ def find_need(question: dict[str, Any], render: Any) -> str | None:
 
 
 def answer(question: dict[str, Any], render: Any) -> dict[str, Any]:
-    """Return the rendered ``turn``, or an error.
+    """Return a dictionary with one entry: the rendered ``turn`` or an error.
 
-    The error is what the template ``needs`` or ``raised``, or how many characters too many it
-    ``added``.
+    The errors are ``needs`` (``find_need``), ``raised`` (what the template raised), and ``added``
+    (the number of characters beside the text, if it is above ``MOST_CHARACTERS``).
     """
     try:
         text = render_turn(question, render)
@@ -83,7 +92,10 @@ def answer(question: dict[str, Any], render: Any) -> dict[str, Any]:
 
 
 def main(seconds: float) -> None:
-    """Answer until stdin ends, each question within so many ``seconds`` of CPU."""
+    """Answer the questions on stdin, a line of JSON each, until it ends.
+
+    ``seconds``: CPU time for one question; a longer one ends the process.
+    """
     from transformers.utils import chat_template_utils as library
 
     class PinnedTime(datetime):

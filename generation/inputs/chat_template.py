@@ -1,4 +1,4 @@
-"""Prompts as token ids: with special tokens, or as a user's turn in the model's chat template.
+"""Prompts as token ids: after special tokens, or as a user's turn in the model's chat template.
 
 A chat template is an untrusted program. The library's sandbox keeps it from files and attributes,
 not from ``9**9**9`` or nested loops. So ``sts_dino.generation.inputs.chat_process`` renders it in a
@@ -30,7 +30,7 @@ _SETTINGS = {
     "PYTHONIOENCODING": "utf-8",
 }
 MOST_SECONDS = 5.0  # of CPU, for one turn
-# exit codes of a process over its limits: of time; of memory, in C code
+# exit codes of a process that exceeded a limit: its CPU time (the first), its memory (in C code)
 _LIMIT_CODES = (-getattr(signal, "SIGPROF", 0), -signal.SIGABRT, -signal.SIGSEGV)
 _SHOWN = 200  # characters of what a template raises
 _PROBE = (
@@ -52,23 +52,23 @@ class ChatTemplate:
     def render_turn(self, text: str) -> str:
         """Return a user's turn with ``text``, up to where the answer begins.
 
-        Raises InputError for a template that is missing, refuses the turn, raises, breaks a limit,
-        changes or doubles the message, or renders it in two ways; RunError when the process that
-        renders it ends for another reason.
+        Raises InputError for a template that is missing, refuses the turn, raises, exceeds a limit,
+        changes or repeats the message, or renders one message in two ways; RunError when the
+        process that renders it ends for another reason.
         """
         template = self._get_template()
         if self._checked != template:
             self._check_template(template)
             self._checked = template
         turn = self._render(template, text)
-        if text.strip() not in turn:  # spaces at its ends may go
+        if text.strip() not in turn:  # a template may strip the message
             raise _make_error(
                 f"the model's template drops, cuts or changes the message {text[:60]!r}"
             )
         return turn
 
     def describe(self) -> dict[str, str]:
-        """Return facts for the manifest: the pinned time of a template that asks for it."""
+        """Return facts for the manifest: the pinned time if the template asks for the time."""
         if "strftime_now" not in self._get_template():
             return {}
         return {"chat_template_time": chat_process.TIME}
@@ -80,6 +80,7 @@ class ChatTemplate:
             raise _make_error("the model has none") from error
 
     def _check_template(self, template: str) -> None:
+        """Raise InputError for a template that renders ``_PROBE`` twice, or in two ways."""
         turn = self._render(template, _PROBE)
         if turn != self._render(template, _PROBE):
             raise _make_error("the model's template renders one message in two ways")
@@ -87,6 +88,7 @@ class ChatTemplate:
             raise _make_error("the model's template repeats the message")
 
     def _render(self, template: str, text: str) -> str:
+        """Return the user's turn. Raises InputError for an error that the process answers."""
         special = {name: str(token) for name, token in self._tokenizer.special_tokens_map.items()}
         with self._lock:
             answer = self._ask({"template": template, "special": special, "text": text})
@@ -99,8 +101,11 @@ class ChatTemplate:
         return str(answer["turn"])
 
     def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer of the rendering process, which is started if there is none."""
-        # exchange a line of JSON each
+        """Return the answer of the rendering process, which is started if none runs.
+
+        Raises InputError when a limit ends the process, RunError when something else does.
+        """
+        # send the question as a line of JSON, and read the answer as one
         if self._process is None:
             self._process = _start_process(self)
         process = self._process
@@ -155,7 +160,7 @@ def _stop_process(process: subprocess.Popen[str]) -> None:
 
 
 class PromptEncoder:
-    """A model's tokenizer as its prompts need it.
+    """Turns prompts into token ids, as a model needs them, and counts them.
 
     ``context``: tokens of prompt and text together (0: not known).
 
@@ -187,10 +192,7 @@ class PromptEncoder:
         return len(self.tokenizer(text, add_special_tokens=False).input_ids)
 
     def count_prompt_tokens(self, prompt: str) -> int:
-        """Return how many tokens the model reads of a prompt.
-
-        Special tokens and the chat template's are included.
-        """
+        """Return how many tokens the model reads for a prompt, with those of a chat template."""
         return len(self.encode(prompt))
 
     def is_control(self, text: str) -> bool:
@@ -202,9 +204,8 @@ class PromptEncoder:
         return False
 
     def format_tokens(self, prompt: str) -> str:
-        """Return the tokens that the model reads of a prompt.
-
-        Control tokens have no quotation marks.
+        """Return a prompt's tokens as text for people; those without quotation marks are control
+        tokens.
         """
         formatted = []
         for token_id in self.encode(prompt):
@@ -215,7 +216,7 @@ class PromptEncoder:
         return " ".join(formatted)
 
     def encode_prefix(self, prefix: str) -> tuple[int, ...]:
-        """Return the token ids of a prompt's beginning; none if the template changes its text."""
+        """Return the token ids of the beginning of prompts; empty if the template changes it."""
         if self._template is None:
             return self._encode_text(prefix, self._start_ids)
         turn = self._template.render_turn(prefix)
@@ -225,7 +226,10 @@ class PromptEncoder:
         return self._encode_text(turn[:end])
 
     def _encode_prompt(self, prompt: str) -> tuple[int, ...]:
-        """Encode a prompt; the quotation mark that opens the text begins the model's answer."""
+        """Return the token ids of a prompt.
+
+        In a chat template, the quotation mark at the prompt's end begins the model's answer.
+        """
         if self._template is None:
             return self._encode_text(prompt, self._start_ids)
         opening = QUOTE if prompt.endswith(QUOTE) else ""
@@ -251,10 +255,7 @@ class PromptEncoder:
         return ids
 
     def _find_start_ids(self) -> tuple[int, ...]:
-        """Return the special tokens that the tokenizer puts before a text.
-
-        Those behind it, an end of text, are left off.
-        """
+        """Return the special tokens that the tokenizer adds before a text, not those after it."""
         text_ids = self.tokenizer(QUOTE, add_special_tokens=False).input_ids
         all_ids = self.tokenizer(QUOTE).input_ids
         for start in range(len(all_ids)):
@@ -264,9 +265,10 @@ class PromptEncoder:
 
 
 def _find_context(text_config: Any) -> int:
-    """Return the most tokens that a model reads, 0 where its configuration does not say.
+    """Return the most tokens that a model reads; 0 if its configuration does not say.
 
-    With long RoPE a longer text changes the frequencies of all rows, so its first range counts.
+    With long RoPE this is the shorter, original context: a longer text in a batch would change the
+    frequencies of all rows.
     """
     context = int(getattr(text_config, "max_position_embeddings", 0) or 0)
     rope = getattr(text_config, "rope_parameters", None) or {}

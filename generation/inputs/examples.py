@@ -62,13 +62,13 @@ ExampleSet = Mapping[str, Sequence[Example]]  # label → its examples, in promp
 class ExampleOrigin:
     """A kind of ``few_shot.examples``, declared in ``ORIGINS``.
 
-    ``read_pairs``: reads the pairs. ``list_files``: lists the local files that are read. ``more``:
-    the remedy of an error for too few pairs.
+    ``read_pairs``: reads the pairs. ``list_files``: lists the local files that are read.
+    ``remedy``: the last part of the hint when there are too few pairs.
     """
 
     read_pairs: Callable[[Examples, DatasetRecipe], Iterator[LabelledPair]]
     list_files: Callable[[Examples], list[Path]]
-    more: str = "name a larger dataset"
+    remedy: str = "name a larger dataset"
 
 
 def choose_best_pairs(
@@ -81,11 +81,11 @@ def choose_best_pairs(
 
     Args:
         pairs: the pairs of an origin, each with its ``rank``.
-        values: the labels' values in the pairs.
-        column: the name of the ranking column.
-        top: pairs to choose of each label.
+        values: the value of each label in the pairs (``LabelledPair.value``).
+        column: the name of the ranking column, for errors.
+        top: number of pairs to choose for each label.
     """
-    # the largest numbers of each label; of equal ones, the earlier row
+    # keep the pairs with the largest ranks of each label; among equal ranks the earlier row wins
     heaps: dict[str, list[tuple[float, int, LabelledPair]]] = {value: [] for value in values}
     for pair in pairs:
         is_copy = pair.premise.strip() == pair.hypothesis.strip()
@@ -97,15 +97,15 @@ def choose_best_pairs(
             heapq.heappop(heap)
 
     best: list[LabelledPair] = []
-    for label, heap in heaps.items():
+    for value, heap in heaps.items():
         if len(heap) < top:
             raise InputError(
                 "few_shot.examples.top",
-                f"{len(heap)} rows of label {label!r} have a {column}, and {top} are wanted",
+                f"{len(heap)} rows of label {value!r} have a {column}, and {top} are wanted",
                 hint="lower top, or write more rows in the first round",
             )
-        best += [pair for *_, pair in heap]
-    return sorted(best)
+        best += [pair for _, _, pair in heap]
+    return sorted(best)  # by row, a pair's first field
 
 
 def _parse_number(cell: str, column: str) -> float:
@@ -145,9 +145,11 @@ def _read_dataset_pairs(examples: Examples, _: DatasetRecipe) -> Iterator[Labell
 
 
 def _find_label(cell: str, examples: Examples) -> str:
-    """Return the label of a cell: the cell itself, or of a score the label of its band.
+    """Return the label that a cell of the label column stands for.
 
-    The label is an empty text for a score outside all bands.
+    It is the cell itself. With ``examples.scores`` it is the label whose interval holds the cell's
+    number, and an empty text for a number outside all intervals. Raises InputError for a cell that
+    is not a number.
     """
     if not examples.scores:
         return cell
@@ -159,7 +161,10 @@ def _find_label(cell: str, examples: Examples) -> str:
 
 
 def _read_run_pairs(examples: Examples, _: DatasetRecipe) -> Iterator[LabelledPair]:
-    """Yield the distinct pairs of a finished run's raw rows, apart from copies of x1."""
+    """Yield the distinct pairs of a finished run's raw rows, without copies of their text1.
+
+    Raises InputError for an unfinished run.
+    """
     columns = (*RAW_PAIR_COLUMNS, *_list_rank_columns(examples))
     paths = _list_run_files(examples)
     every_row = (cells for path in paths for cells in read_file_rows(path, columns, str(path)))
@@ -172,7 +177,10 @@ def _read_run_pairs(examples: Examples, _: DatasetRecipe) -> Iterator[LabelledPa
 
 
 def _list_run_files(examples: Examples) -> list[Path]:
-    """List the raw shards of a run, of all shot counts. Raises InputError for an unfinished run."""
+    """List the files of a run's raw rows, of all shot counts.
+
+    Raises InputError for an unfinished run.
+    """
     directory = Path(examples.path or "")
     files = require_complete(directory).files
     return [
@@ -185,10 +193,11 @@ def _list_run_files(examples: Examples) -> list[Path]:
 def _read_hand_pairs(examples: Examples, recipe: DatasetRecipe) -> Iterator[LabelledPair]:
     """Yield the pairs of a file of kind ``hand``.
 
-    The file has the column ``text1`` and a column for each label, with the label's name. Raises
-    InputError for a label without a column, for a text that no prompt can hold, and for a text that
-    repeats its source sentence. The text of a label that is never generated may repeat it: that
-    label's prompt is only a counter-prompt.
+    The file has the column ``text1`` and a column for each label, with the label's name.
+
+    Raises InputError for a label without a column, for a text that no prompt can hold, and for a
+    text that repeats its source sentence. The text of a label that is never generated may repeat
+    it, because that label's prompt is only a counter-prompt.
     """
     path = Path(examples.path or "")
     location = f"few_shot.examples {path}"
@@ -213,7 +222,8 @@ def _read_hand_pairs(examples: Examples, recipe: DatasetRecipe) -> Iterator[Labe
 def _find_problem(text: str, recipe: DatasetRecipe) -> str | None:
     """Return the reason why a text cannot be an example, or None.
 
-    A quotation mark inside an example would teach the model to end its texts too early.
+    With quoted texts, a quotation mark inside an example would teach the model to end its texts
+    too early.
     """
     if QUOTE in text and recipe.decoding.text_end != "line":
         return "has a quotation mark inside, which would end it"
@@ -234,9 +244,9 @@ ORIGINS = {
     "file": ExampleOrigin(_read_dataset_pairs, lambda examples: [Path(examples.path or "")]),
     "hub": ExampleOrigin(_read_dataset_pairs, lambda _: []),
     "hand": ExampleOrigin(
-        _read_hand_pairs, lambda examples: [Path(examples.path or "")], more="write more rows"
+        _read_hand_pairs, lambda examples: [Path(examples.path or "")], remedy="write more rows"
     ),
-    "own": ExampleOrigin(_read_run_pairs, _list_run_files, more=_MORE_RUN_PAIRS),
+    "own": ExampleOrigin(_read_run_pairs, _list_run_files, remedy=_MORE_RUN_PAIRS),
 }
 
 
@@ -253,12 +263,16 @@ class PremiseSample:
         self._examples: dict[str, dict[str, Example]] = {}  # premise → label → example
 
     def add(self, label: str, example: Example) -> None:
-        """Add the example; premises with larger hashes are dropped from time to time."""
+        """Add an example, unless its premise has one of this label.
+
+        The premises with the largest hashes are dropped when there are more than 2 · ``size``.
+        """
         self._examples.setdefault(example.premise, {}).setdefault(label, example)
         if len(self._examples) > 2 * self.size:
             self._drop_largest()
 
     def _drop_largest(self) -> None:
+        """Keep the ``size`` premises with the smallest hashes, in the order of their hashes."""
         smallest = heapq.nsmallest(
             self.size, self._examples, key=lambda premise: make_seed(*self.identity, premise)
         )
@@ -267,12 +281,15 @@ class PremiseSample:
     def group_by_label(self, labels: Sequence[str]) -> dict[str, list[Example]]:
         """Return label → its examples in drawing order.
 
-        Premises with an example of every label come first, in the same order for every label.
+        Premises with an example of every label come first, then the others; both by their hash, so
+        that every label has them in the same order.
         """
         self._drop_largest()
         by_label: dict[str, list[Example]] = {label: [] for label in labels}
-        premises = sorted(self._examples.values(), key=lambda examples: len(examples) < len(labels))
-        for examples in premises:
+        complete_first = sorted(
+            self._examples.values(), key=lambda examples: len(examples) < len(labels)
+        )
+        for examples in complete_first:
             for label, example in examples.items():
                 by_label[label].append(example)
         return by_label
@@ -323,7 +340,7 @@ def draw_example_sets(
             size = PREMISES_PER_EXAMPLE * shots * few_shot.sets
             samples[shots] = PremiseSample(size, recipe.seed, "examples", shots)
 
-    # sample the premises of usable pairs
+    # sample the premises of usable pairs, for each shot count separately
     labels = [label.name for label in recipe.labels]
     label_of_value = {few_shot.examples.names.get(label, label): label for label in labels}
     for pair in pairs:
@@ -351,7 +368,10 @@ def draw_example_sets(
 def _require_enough_examples(
     pool: Mapping[str, Sequence[Example]], shots: int, few_shot: FewShot
 ) -> None:
-    """Raise InputError for a label with fewer examples in ``pool`` than the sets need."""
+    """Raise InputError for a label with fewer examples in ``pool`` than the sets need.
+
+    Rotating sets may share examples, so that they need only those of one set.
+    """
     if few_shot.rotate:
         least = shots
         requirement = f"a set needs {shots}"
@@ -361,7 +381,7 @@ def _require_enough_examples(
     origin = few_shot.examples
     for label, examples in pool.items():
         if len(examples) < least:
-            hint = f"lower few_shot.sets or few_shot.shots, or {ORIGINS[origin.kind].more}"
+            hint = f"lower few_shot.sets or few_shot.shots, or {ORIGINS[origin.kind].remedy}"
             if not examples and origin.labels.get(label):
                 value = origin.labels[label]
                 hint = f"is {value!r} what stands for it in the column {origin.label!r}?"
@@ -385,18 +405,21 @@ def _cut_sets(
 def _draw_rotating_sets(
     pool: Mapping[str, Sequence[Example]], shots: int, set_count: int, seed: int
 ) -> list[ExampleSet]:
-    """Draw sets independently: each takes the smallest hashes of (seed, set number, premise)."""
-    # the labels of a set show the same premises where there are enough
-    premises = [{example.premise for example in examples} for examples in pool.values()]
-    shared = set.intersection(*premises)
-    if len(shared) < shots:
-        shared = set.union(*premises)
+    """Draw sets independently: each label's examples with the smallest hashes of their premises.
+
+    The number of the set is part of the hash, so each set is another draw.
+    """
+    # the labels of a set have the same premises if enough premises have an example of every label
+    label_premises = [{example.premise for example in examples} for examples in pool.values()]
+    premises = set.intersection(*label_premises)
+    if len(premises) < shots:
+        premises = set.union(*label_premises)
 
     sets: list[ExampleSet] = []
     for number in range(set_count):
         example_set = {}
         for label, examples in pool.items():
-            usable = [example for example in examples if example.premise in shared]
+            usable = [example for example in examples if example.premise in premises]
             example_set[label] = _draw_examples(usable, shots, seed, "example set", shots, number)
         sets.append(example_set)
     return sets

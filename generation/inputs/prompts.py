@@ -30,15 +30,15 @@ class Prompts:
         self._get_examples = cache(self._format_examples)
 
     def make_prompt(self, label: Label, text1: str, variant: Variant) -> str:
-        """Return the prompt of a label for a source sentence, its own examples before it."""
+        """Return a label's prompt: its few-shot examples, then its instruction with ``text1``."""
         return self._get_examples(label.name, variant) + _fill_instruction(label, text1)
 
     def make_turns(
         self, label: Label, text1: str, variant: Variant
     ) -> tuple[str, tuple[tuple[str, str], ...]]:
-        """Return the prompt of a label without examples, and its examples as turns of a chat.
+        """Return a label's prompt without examples, and its few-shot examples as turns of a chat.
 
-        A turn is an example's prompt and its text.
+        A turn is (an example's prompt, the example's text).
         """
         turns: list[tuple[str, str]] = []
         if variant.shots:
@@ -95,7 +95,7 @@ class Prompts:
         return self.make_prompt(label, text1, variant), tuple(counter_prompts)
 
     def get_plain_prompt(self, label: Label) -> str | None:
-        """Return the prompt that guidance leads away from; None where a label is not guided.
+        """Return the label's plain prompt, which guidance leads away from; None without guidance.
 
         It has no examples.
         """
@@ -104,11 +104,11 @@ class Prompts:
         return label.plain_prompt
 
     def choose_variant(self, variant: Variant, text1: str) -> Variant:
-        """Return the variant of a source sentence's prompts in a run of ``variant``.
+        """Return the variant of the prompts of one source sentence in a run of ``variant``.
 
-        With ``few_shot.rotate`` a hash of (seed, shot count, source sentence) chooses its example
-        set, so all rows of a source sentence have one set, and its samples share a prompt. Else it
-        is ``variant``.
+        With ``few_shot.rotate`` a hash of (seed, shot count, source sentence) chooses the example
+        set. So all rows of a source sentence have the same set, and its samples share a prompt.
+        Without it the result is ``variant`` itself.
         """
         few_shot = self.recipe.few_shot
         if few_shot is None or not few_shot.rotate or not variant.shots:
@@ -152,9 +152,10 @@ class Prompts:
         return {"examples": {**origin, "rows": rows}}
 
     def _format_examples(self, label: str, variant: Variant) -> str:
-        """Return a label's examples, each with the separator after it, as in the authors' code.
+        """Return the few-shot examples of a label's prompt as text; empty for a recipe without.
 
-        A few-shot recipe's prompt without examples begins with the separator, too.
+        The separator follows each example. Without examples (0 shots) the text is the separator
+        alone, as in the authors' code.
         """
         few_shot = self.recipe.few_shot
         if few_shot is None:
@@ -169,10 +170,12 @@ class Prompts:
 
 
 def _fill_instruction(label: Label, text1: str) -> str:
+    """Return a label's instruction with a source sentence at the place of ``X1``."""
     return label.instruction.replace(X1, text1)
 
 
 def _list_row_numbers(example_set: ExampleSet) -> dict[str, list[int]]:
+    """Return label → the row numbers of its examples."""
     numbers = {}
     for label, examples in example_set.items():
         numbers[label] = [example.row for example in examples]
@@ -187,7 +190,8 @@ def load_prompts(recipe: DatasetRecipe) -> Prompts:
     return Prompts(recipe, load_example_sets(recipe))
 
 
-_JOINTS = 8  # tokens that a text may cost more between other texts than alone
+# a text may have so many more tokens inside a prompt than alone
+_JOINT_TOKENS = 8
 
 
 class TokenCounter(Protocol):
@@ -195,30 +199,28 @@ class TokenCounter(Protocol):
 
     @property
     def context(self) -> int:
-        """Tokens of prompt and completion together; 0: not known."""
+        """Most tokens of prompt and completion together; 0: not known."""
 
     def count_tokens(self, text: str) -> int:
         """Return how many tokens the model's tokenizer makes of ``text``, special tokens apart."""
 
     def count_prompt_tokens(self, prompt: str) -> int:
-        """Return how many tokens the model reads of a prompt.
-
-        Special tokens and the chat template's are included.
-        """
+        """Return how many tokens the model reads for a prompt, with those of a chat template."""
 
     def is_control(self, text: str) -> bool:
-        """Return whether ``text`` holds a control token, which is not read as letters."""
+        """Return whether ``text`` holds a control token, which a model does not read as letters."""
 
     def format_tokens(self, prompt: str) -> str:
-        """Return the tokens that the model reads of a prompt; empty behind a server."""
+        """Return a prompt's tokens as text for people; empty if a server hides them."""
 
 
 @dataclass(frozen=True)
 class ContextRoom:
-    """The context of a model, and the prompts of a recipe in it.
+    """Checks whether the prompts of a recipe fit the context of a model.
 
-    Raises InputError for an example, or a chat template's message, that holds a control token; logs
-    a warning for one in a prompt without a chat template.
+    A new object also checks the recipe for control tokens. It raises InputError for a few-shot
+    example that holds one, and for an instruction that holds one and goes through a chat template;
+    it logs a warning for an instruction that does not.
     """
 
     prompts: Prompts
@@ -227,12 +229,13 @@ class ContextRoom:
     def __post_init__(self) -> None:
         for label in self.prompts.recipe.labels:
             if self.model.is_control(label.instruction):
-                self._report_control_token(label)
+                self._handle_control_token(label)
         for sets in self.prompts.sets.values():
             for example_set in sets:
                 self._refuse_control_tokens(example_set)
 
-    def _report_control_token(self, label: Label) -> None:
+    def _handle_control_token(self, label: Label) -> None:
+        """Raise InputError if the instruction goes through a chat template, else log a warning."""
         location = f"label {label.name}"
         problem = "its instruction holds a control token of the model"
         if self.prompts.recipe.model.chat_template:
@@ -242,6 +245,7 @@ class ContextRoom:
         logger.warning(f"{location}: {problem}; it is read as that, not as letters")
 
     def _refuse_control_tokens(self, example_set: ExampleSet) -> None:
+        """Raise InputError for an example that holds a control token."""
         for examples in example_set.values():
             for example in examples:
                 if self.model.is_control(f"{example.premise}\n{example.hypothesis}"):
@@ -253,23 +257,26 @@ class ContextRoom:
                     )
 
     def count_excess(self, text: str) -> int:
-        """Return how many tokens beyond the context a source sentence needs; 0: it fits.
+        """Return by how many tokens a source sentence exceeds the model's context; 0: it fits.
 
-        Counted are its longest prompt and the new tokens. Raises InputError where the prompts do
-        not fit with any source sentence.
+        Its longest prompt and ``max_new_tokens`` have to fit. A model of unknown context has room
+        for every sentence. Raises InputError when the prompts fit with no source sentence.
         """
         context = self.model.context
         if not context:
             return 0
-        # a token has a byte at least: short texts need not be counted
-        if self._tokens_beside + len(text.encode(errors="surrogatepass")) <= context:
+        # a short text needs no tokenizer: a token has at least one byte
+        if self._other_tokens + len(text.encode(errors="surrogatepass")) <= context:
             return 0
         new_tokens = self.prompts.recipe.decoding.max_new_tokens
         return max(0, self._count_longest_prompt(text) + new_tokens - context)
 
     @cached_property
-    def _tokens_beside(self) -> int:
-        """Tokens beside the source sentence, at most."""
+    def _other_tokens(self) -> int:
+        """Most tokens that prompt and generated text have beside those of the source sentence.
+
+        Raises InputError when they leave no token of the context.
+        """
         recipe = self.prompts.recipe
         longest = 0
         for label in recipe.labels:
@@ -284,9 +291,10 @@ class ContextRoom:
                 allowed=f"fewer than the {self.model.context} of the model's context, in all",
                 hint="use fewer examples, shorter instructions, or lower decoding.max_new_tokens",
             )
-        return longest + new_tokens + _JOINTS
+        return longest + new_tokens + _JOINT_TOKENS
 
     def _count_longest_prompt(self, text: str) -> int:
+        """Return the tokens of the longest prompt or counter-prompt for a source sentence."""
         longest = 0
         for run_variant in self.prompts.recipe.variants:
             variant = self.prompts.choose_variant(run_variant, text)

@@ -1,14 +1,14 @@
-"""Randomness that belongs to a row: a seed from the row's identity, uniform numbers from the seed.
+"""Random numbers of a row: a seed hashed from the row's identity, uniform numbers from the seed.
 
-No generator state exists, so a row's random numbers do not depend on its batch, its neighbours or a
-restart.
+There is no generator with a state, so a row's random numbers do not depend on its batch, its
+neighbours or a restart.
 """
 
 import hashlib
 
 import numpy as np
 
-# the increment and multipliers of SplitMix64 (Steele, Lea and Flood 2014)
+# the increment of SplitMix64 (Steele, Lea and Flood 2014); its multipliers are in draw_uniforms
 _GAMMA = 0x9E3779B97F4A7C15
 
 
@@ -28,10 +28,10 @@ def draw_uniforms(seeds: np.ndarray, steps: int | np.ndarray) -> np.ndarray:
 
     Args:
         seeds: (B,) uint64.
-        steps: 0-based decoding step, one for all or (B,).
+        steps: the decoding step, from 0: one for all seeds, or (B,).
 
     Returns:
-        (B,) float64: the SplitMix64 output number ``steps`` of each seed.
+        (B,) float64, the upper 53 bits of SplitMix64's output number ``steps`` of each seed.
     """
     with np.errstate(over="ignore"):
         outputs = np.asarray(steps, dtype=np.uint64) + np.uint64(1)

@@ -93,7 +93,7 @@ WARNING_SHARE = 0.2  # of skipped rows: a larger share is a warning
 SHOWN_CHARACTERS = 100  # of each sample text in the log
 LENGTH_HINT = "the recipe's premise_tokens bound the length in the model's tokens"
 _SURROGATE = re.compile("[\ud800-\udfff]")
-# Control characters but the tab; half a surrogate pair; embeddings, overrides and isolates of
+# Control characters except the tab; half a surrogate pair; embeddings, overrides and isolates of
 # writing direction, which show a text in another order than it is stored; U+FFFD, which replaces
 # an undecodable byte.
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069\ufffd]")
@@ -112,9 +112,9 @@ class SourceSentence:
 
 
 class SeenTexts:
-    """A set of texts on disk, in a private temporary file, as BLAKE2 digests of 16 bytes.
+    """A set of texts on disk: their BLAKE2 digests of 16 bytes in a private temporary file.
 
-    A million texts take 23 MB of disk.
+    A million texts take 23 MB of disk, and hardly any memory.
     """
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class SeenTexts:
         self._table.execute("CREATE TABLE seen_texts (digest BLOB PRIMARY KEY) WITHOUT ROWID")
 
     def add(self, text: str) -> bool:
-        """Add a text, and return whether the text is new.
+        """Add a text, and return whether it was not in the set before.
 
         Raises RunError when the temporary disk is full.
         """
@@ -141,11 +141,11 @@ class SeenTexts:
         return cursor.rowcount == 1
 
 
-class GivenTexts:
-    """The usable source sentences of a recipe, as a stream of at most ``source.limit``.
+class SourceStream:
+    """The usable source sentences of a recipe's source, at most ``source.limit``, as a stream.
 
-    ``skipped`` counts the unusable texts by reason. A hash of (seed, source id) chooses the share
-    ``source.share`` of all texts.
+    A hash of (seed, source id) chooses the share ``source.share`` of all texts. ``skipped`` counts
+    the unusable texts among them by reason, up to where the stream was read.
 
     Args:
         recipe: the dataset's recipe.
@@ -179,7 +179,7 @@ class GivenTexts:
         seen_texts = SeenTexts()
         usable = 0
         for source_id, cell in _read_numbered_texts(self.source):
-            if not self._is_chosen(source_id):
+            if not self._is_in_share(source_id):
                 continue
 
             # check the text
@@ -190,7 +190,7 @@ class GivenTexts:
             if reason is None:
                 reason = self._check_excess(source_id, text)
 
-            # skip it, or give it and stop at the limit
+            # skip it, or yield it and stop at the limit
             if reason is not None:
                 self.skipped[reason] += 1
                 continue
@@ -206,17 +206,21 @@ class GivenTexts:
                 hint=f"passed over: {dict(self.skipped)}",
             )
 
-    def _is_chosen(self, source_id: str) -> bool:
+    def _is_in_share(self, source_id: str) -> bool:
+        """Return whether a text belongs to the share ``source.share`` of all texts."""
         if self.source.share >= 1:
             return True
         return draw_fraction(self._recipe.seed, "source", source_id) < self.source.share
 
     def find_reason(self, text: str) -> str | None:
-        """Return the reason why a stripped text is skipped, or None; repetition is not checked."""
+        """Return the reason why a stripped text is skipped, or None; repetition is not checked.
+
+        Raises InputError for a text that is too long, unless the recipe rejects ``too_long``.
+        """
         return self._find_problem(text) or self._check_excess("", text)
 
     def _find_problem(self, text: str) -> str | None:
-        """Return the reason why a text is skipped, whatever its length in the prompt, or None."""
+        """Return the reason why a text is skipped, the model's context apart, or None."""
         if self.source.quotation_marks == "skip" and QUOTE in text:
             return QUOTATION_MARK
         problem = find_text_problem(text, self._recipe.premise_tokens, self._count_tokens)
@@ -250,7 +254,11 @@ class GivenTexts:
 
 
 def describe_source(
-    location: object, columns: Columns, usable: int, skipped: Mapping[str, int], first: Columns
+    location: object,
+    columns: Columns,
+    usable: int,
+    skipped: Mapping[str, int],
+    first: Sequence[str],
 ) -> list[str]:
     """Return the summary of a source as lines: its counts, then its first three texts.
 
@@ -312,7 +320,7 @@ def has_control_characters(text: str) -> bool:
 
 
 def _read_numbered_texts(source: Source) -> Iterator[tuple[str, str]]:
-    """Yield (source id, text) of every cell: row by row, and in a row column by column."""
+    """Yield (source id, text) of every cell, row by row, and within a row column by column."""
     for split, rows in read_source_rows(source):
         for number, cells in enumerate(rows):
             row_id = f"{split}-{number:06d}" if split else f"{number:06d}"
@@ -372,7 +380,7 @@ def _read_hub_rows(source: Source) -> Iterator[tuple[str | None, Iterator[Cells]
 
 @contextmanager
 def _convert_hub_errors(source: Source) -> Iterator[None]:
-    """Convert errors of a Hub and a missing file to InputError and RunError."""
+    """Raise a Hub's errors as InputError or RunError, a missing file as InputError."""
     from huggingface_hub.errors import RemoteEntryNotFoundError
 
     with convert_read_errors(f"dataset {source.repo_id}", source.revision):
@@ -408,11 +416,11 @@ def _read_split_rows(source: Source, split: str) -> Iterator[Cells]:
                 rows = load_dataset(
                     repo_id, source.config, revision=commit, split=split, streaming=True
                 )
-        except ValueError as error:  # unknown config or split: the message lists those there are
-            if is_wrong_answer(error):
+        except ValueError as error:  # unknown config or split: the message lists the existing ones
+            if is_wrong_answer(error):  # ``convert_read_errors`` handles a broken answer of the Hub
                 raise
             raise InputError(location, get_first_line(error)) from error
-        except RuntimeError as error:  # it is made by a script, which datasets no longer runs
+        except RuntimeError as error:  # a script makes the dataset; datasets no longer runs it
             raise InputError(location, f"cannot be read: {get_first_line(error)}") from error
 
         # read its columns
@@ -424,5 +432,5 @@ def _read_split_rows(source: Source, split: str) -> Iterator[Cells]:
 SOURCES: dict[str, Callable[[Source], Iterator[tuple[str | None, Iterator[Cells]]]]] = {
     "file": _read_local_rows,
     "hub": _read_hub_rows,
-    "model": lambda _: iter(()),  # the model writes the sentences
+    "model": lambda _: iter(()),  # the language model generates the sentences
 }

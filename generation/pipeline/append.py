@@ -35,10 +35,8 @@ from sts_dino.hub.errors import InputError
 # keys of `source` that may add sentences after the existing ones
 GROWING_SOURCE_KEYS = ("limit", "path", "revision", "splits")
 HISTORY_KEY = "history"  # of a manifest's provenance: what each version brought, the oldest first
-NOTE_SUFFIXES = (
-    ".timing.json",
-    ".places.json",
-)  # suffixes of notes on the new rows' run, for people
+# of the files beside the run directory of the new rows, which are for people
+NOTE_SUFFIXES = (".timing.json", ".places.json")
 
 
 def append_rows(
@@ -47,18 +45,20 @@ def append_rows(
     command: str,
     start: StartExecutor = start_local_executor,
 ) -> Manifest:
-    """Generate the rows of further source sentences for a finished run and add them.
+    """Generate the rows of further source sentences, add them to a finished run, and return its
+    new manifest.
 
-    Lock the directory first. The same call resumes after an interruption.
+    The caller holds the lock of the directory. The same call resumes after an interruption, and
+    changes nothing when the rows are there.
 
     Args:
         recipe: a later version of the run's recipe, with a longer source.
         directory: the run directory of the finished dataset.
         command: the command line that the manifest keeps.
-        start: starts the executor, which changes no byte.
+        start: starts the executor; every executor generates the same bytes.
 
-    Raises InputError when the directory holds no finished run, or when more than version, card keys
-    and the length of the source differ from this run.
+    Raises InputError when the directory holds no finished run, or when the recipe differs from it
+    in more than version, card keys and the length of the source.
     """
     recipe = resolve_model_dtype(recipe)
     manifest = run_dir.require_complete(directory)
@@ -68,7 +68,7 @@ def append_rows(
         recipe, hash_inputs(recipe) | base_inputs
     )
     if is_appended:
-        merged = generate(recipe, directory, command, start)  # says that it is complete
+        merged = generate(recipe, directory, command, start)  # logs that the run is complete
     else:
         base = require_appendable(recipe, directory)
         new_manifest = generate(recipe, new_directory, command, start, base)
@@ -81,15 +81,15 @@ def append_rows(
 
 
 def get_new_rows_directory(directory: Path) -> Path:
-    """Return the run directory of the new rows, until they are added to ``directory``."""
+    """Return the run directory of the new rows: ``directory`` with the suffix .appending."""
     return directory.with_name(f"{directory.name}.appending")
 
 
 def require_appendable(recipe: DatasetRecipe, directory: Path) -> BaseRun:
-    """Return the finished run in ``directory``.
+    """Return the finished run in ``directory``, to which rows of ``recipe`` can be appended.
 
-    Raises InputError unless ``recipe`` is a later version of it that differs in nothing but a
-    longer source.
+    Raises InputError unless ``recipe`` is a later version of the run's recipe that differs in
+    nothing but the source's length and keys of the card.
     """
     recipe = resolve_model_dtype(recipe)
     base = BaseRun(directory, run_dir.require_complete(directory))
@@ -108,7 +108,7 @@ def require_appendable(recipe: DatasetRecipe, directory: Path) -> BaseRun:
 
 
 def _require_same_keys(base: BaseRun, base_recipe: DatasetRecipe, recipe: DatasetRecipe) -> None:
-    """Raise InputError for a changed key that decides rows and may not grow."""
+    """Raise InputError for the first changed key that decides rows and may not grow."""
     changed = run_dir.compare_values(_select_fixed_keys(base_recipe), _select_fixed_keys(recipe))
     growing = ", ".join(f"source.{key}" for key in GROWING_SOURCE_KEYS)
     for key, change in changed.items():
@@ -130,7 +130,7 @@ def _select_fixed_keys(recipe: DatasetRecipe) -> dict[str, Any]:
 def _require_same_files(
     base: BaseRun, base_recipe: DatasetRecipe, recipe: DatasetRecipe, inputs: dict[str, str]
 ) -> None:
-    """Raise InputError when an input other than the source is another file."""
+    """Raise InputError when a local input other than the source has other bytes than the run's."""
     base_inputs = {}
     for name, digest in base.manifest.inputs.items():
         if not name.startswith(run_dir.APPENDED_INPUT):
@@ -150,7 +150,7 @@ def _require_same_files(
 
 def _require_more_sentences(base: BaseRun, recipe: DatasetRecipe, inputs: dict[str, str]) -> None:
     """Raise InputError unless the recipe is a later version with further source sentences."""
-    # other rows than the base has
+    # the recipe asks for other rows than the base has
     manifest = base.manifest
     total = base.source_sentences
     if manifest.fingerprint == compute_fingerprint(
@@ -163,7 +163,7 @@ def _require_more_sentences(base: BaseRun, recipe: DatasetRecipe, inputs: dict[s
             f"it has {total:,} source sentences",
         )
 
-    # in a later version, with a higher limit
+    # it is a later version, with a higher limit if the model generates the source sentences
     if not is_later(recipe.version, manifest.version):
         raise InputError(
             f"{base.directory}: version",
@@ -181,9 +181,10 @@ def _require_more_sentences(base: BaseRun, recipe: DatasetRecipe, inputs: dict[s
 def add_new_rows(
     base: BaseRun, new_directory: Path, new: Manifest, recipe: DatasetRecipe
 ) -> Manifest:
-    """Add the finished run in ``new_directory`` to ``base``, the manifest last.
+    """Copy the files of the finished run in ``new_directory`` to the directory of ``base``.
 
-    Measurements of ``base`` are removed: they do not hold for the new version.
+    The manifest is written after them. Files with measurements of ``base`` are removed: they do not
+    hold for the new version. Returns the merged manifest.
     """
     merged = merge_manifests(base.manifest, new)
     for file in new.files:
@@ -221,13 +222,13 @@ def merge_manifests(base: Manifest, new: Manifest) -> Manifest:
     for file in new.files:
         files.append(dataclasses.replace(file, path=rename_new_file(file.path, version)))
 
-    # counts add up, but for lists of files and the skipped rows of the source
+    # counts add up, except lists of files and the skipped rows of the source
     counts = _add_counts(base.counts, new.counts)
     empty = list(base.counts.get("empty_shards", ()))
     empty += [rename_new_file(path, version) for path in new.counts.get("empty_shards", ())]
     if empty:
         counts["empty_shards"] = empty
-    if "sources_skipped" in new.counts:  # of all the source, which was read from its beginning
+    if "sources_skipped" in new.counts:  # the new run has read the source from its beginning
         counts["sources_skipped"] = new.counts["sources_skipped"]
 
     history = base.provenance.get(HISTORY_KEY, [_make_history_entry(base)])
@@ -243,7 +244,7 @@ def merge_manifests(base: Manifest, new: Manifest) -> Manifest:
 
 
 def _add_counts(base: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Return two trees of counts as one: numbers are added, other values are the new tree's."""
+    """Merge two trees of counts: add numbers that both have, take other values from ``new``."""
     counts = {**base, **new}
     for key in base.keys() & new.keys():
         if isinstance(base[key], dict) and isinstance(new[key], dict):

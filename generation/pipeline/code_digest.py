@@ -1,9 +1,9 @@
 """Versions that decide a run's bytes besides its recipe and inputs: libraries and our own code.
 
-A run that one version begins must not be finished by another:
-``sts_dino.hub.contract.run_dir.begin`` refuses it. The digest covers every module that a run can
-reach, unless ``UNDECIDING_MODULES`` says why it decides no row. Library versions are compared
-whole: a patch release of torch may change the last bit of a sum, and so a token.
+A run that one version begins cannot be finished by another:
+``sts_dino.hub.contract.run_dir.begin`` refuses it. The digest of our code covers every module that
+a run can reach, except those that decide no row (``UNDECIDING_MODULES``). Library versions are
+compared in full: a patch release of torch may change the last bit of a sum, and so a token.
 """
 
 import ast
@@ -23,11 +23,13 @@ CODE_VERSION_NAME = "sts-dino code"
 CODE_ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = ("sts_dino.generation.", "sts_dino.hub.")
 _START = "sts_dino.generation.pipeline.job"  # the module that a run calls
+# module → what it does that decides no row
 UNDECIDING_MODULES = {
-    "sts_dino.generation.pipeline.reporting": "the progress bar, timing, a server's cost, "
+    "sts_dino.generation.pipeline.reporting": "the progress bar, timing, a server's usage, "
     "the manifest's provenance",
+    "sts_dino.generation.pipeline.server_cost": "the estimate of a server's price",
     "sts_dino.generation.pipeline.code_digest": "this digest",
-    "sts_dino.hub.client.connection": "how long a Hub may take, and how its failures are known",
+    "sts_dino.hub.client.connection": "timeouts of a Hub, and how its failures are recognised",
     "sts_dino.hub.environment": "which environment variables are refused",
     "sts_dino.hub.errors": "the wording of a problem",
     "sts_dino.hub.contract.packaged": "where the models of sts-dino lm are, and whether memory "
@@ -41,9 +43,9 @@ UNDECIDING_MODULES = {
 
 
 def get_versions(recipe: DatasetRecipe | None = None) -> dict[str, str]:
-    """Return library → version, and the digest of our own code.
+    """Return name → version of the libraries, and ``CODE_VERSION_NAME`` → the digest of our code.
 
-    The libraries are those that decide a recipe's rows; without a recipe, all of them.
+    The libraries are those that can change a recipe's rows; without a recipe, all of them.
     """
     versions = {name: importlib.metadata.version(name) for name in LIBRARIES}
     if recipe is None or "wrong_language" in recipe.postprocess.reject:
@@ -56,33 +58,35 @@ def get_versions(recipe: DatasetRecipe | None = None) -> dict[str, str]:
 
 @cache
 def compute_code_digest() -> str:
-    """Return the shortened SHA-256 over the code of ours that decides rows."""
+    """Return the first 16 digits of the SHA-256 of our code that decides rows."""
     return combine_hashes(hash_deciding_modules())
 
 
 def hash_deciding_modules(root: Path = CODE_ROOT) -> dict[str, str]:
-    """Return the SHA-256 of the code of each module that a run imports.
+    """Return module → SHA-256 of the code of each module that a run imports.
 
-    Modules in ``UNDECIDING_MODULES`` are left out, and modules that only they import.
-    ``root``: the folder that holds ``generation/`` and ``hub/``.
+    ``UNDECIDING_MODULES`` and modules that only they import are left out. ``root``: the folder that
+    holds ``generation/`` and ``hub/``.
     """
     return hash_reachable_modules(_START, UNDECIDING_MODULES, root)
 
 
 def combine_hashes(modules: Mapping[str, str]) -> str:
-    """Return the shortened SHA-256 of all modules together."""
+    """Return the first 16 digits of one SHA-256 for all modules (name → SHA-256)."""
     text = "".join(f"{name} {modules[name]}\n" for name in sorted(modules))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def hash_reachable_modules(
-    start: str, aside: Collection[str] = (), root: Path = CODE_ROOT
+    start: str, excluded: Collection[str] = (), root: Path = CODE_ROOT
 ) -> dict[str, str]:
-    """Return the SHA-256 of the code of a module and of all modules that it imports anywhere.
+    """Return module → SHA-256 of the code of a module and of all of ours that it imports.
+
+    Imports inside functions count, too, and imports of imported modules.
 
     Args:
         start: name of the first module.
-        aside: modules that are left out, with the modules that only they import.
+        excluded: modules that are left out, with the modules that only they import.
         root: the folder that holds ``generation/`` and ``hub/``.
     """
     hashes: dict[str, str] = {}
@@ -90,7 +94,8 @@ def hash_reachable_modules(
     while waiting:
         name = waiting.pop()
         path = _find_file(name, root)
-        if name in hashes or name in aside or not path.is_file():
+        # an imported name may be no module: a function, for example
+        if name in hashes or name in excluded or not path.is_file():
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for imported in _list_imports(tree):
@@ -108,7 +113,10 @@ def _find_file(module: str, root: Path) -> Path:
 
 
 def _list_imports(tree: ast.Module) -> set[str]:
-    """Return the names that a module imports, as modules, and their packages."""
+    """Return the dotted names that a module imports, and the packages that hold them.
+
+    ``from a.b import c`` gives a.b.c, a.b and a: ``c`` may be a module.
+    """
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -123,7 +131,7 @@ def _list_imports(tree: ast.Module) -> set[str]:
 def _unparse_code(tree: ast.Module) -> str:
     """Return the code of a module without docstrings, comments and layout.
 
-    The function removes the docstrings from ``tree`` itself.
+    The docstrings are removed from ``tree`` itself.
     """
     for node in ast.walk(tree):
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):

@@ -1,8 +1,8 @@
 """Run directory of a dataset while it is generated: shards first, the manifest after them.
 
-A manifest names every file, so a shard gets one line in a journal, and the manifest follows when
-that costs little (``_is_manifest_due``): the time of a shard does not grow with the run.
-docs/architecture.md lists what a restart reads.
+A manifest names every file, so it takes longer to write the longer the run is. Therefore a new
+shard gets one line in a journal, and the manifest is written when this costs little
+(``_is_manifest_due``). docs/architecture.md lists what a restart reads.
 """
 
 import hashlib
@@ -33,20 +33,20 @@ from sts_dino.hub.durable import (
 from sts_dino.hub.errors import InputError
 
 MANIFEST_TIME_SHARE = 0.02  # of a run's time that may go into writing manifests
-# new shards for every file that the manifest names: worth a manifest whatever it costs
+# so many new shards for each file in the manifest make it due, whatever it costs
 NEW_SHARDS_PER_FILE = 1 / 64
 
 
 @dataclass(frozen=True)
 class BaseRun:
-    """The finished run that rows are appended to, as it lies in its directory."""
+    """The finished run that rows are appended to."""
 
     directory: Path
     manifest: Manifest
 
     @property
     def inputs(self) -> dict[str, str]:
-        """The entry that this run is among the inputs of the run of the new rows."""
+        """Entry of this run among the inputs of the run of the new rows: name → fingerprint."""
         return {f"{APPENDED_INPUT}{self.manifest.version}": self.manifest.fingerprint}
 
     @property
@@ -56,12 +56,12 @@ class BaseRun:
 
     @property
     def used_numbers(self) -> int:
-        """How many numbers the generation of source sentences used, rejected texts included."""
+        """Number of source sentences that were generated, rejected texts included."""
         rejected = self.manifest.counts.get("sources_rejected", {})
         return self.source_sentences + sum(rejected.values())
 
     def read_rows(self, config: str, columns: Sequence[str]) -> Iterator[Row]:
-        """Yield the rows of a config, some columns of them."""
+        """Yield these columns of every row of a config."""
         for file in self.manifest.shards(config):
             for table in iter_shard_tables(self.directory / file.path, ROWS_PER_FILE, columns):
                 yield from table.to_pylist()
@@ -75,10 +75,10 @@ class BaseRun:
             sentences: all sentences of the longer source.
             source: name of the source, for errors.
 
-        Raises InputError when the source does not begin with this run's sentences, unchanged, or
-        when no other sentence follows them.
+        Raises InputError when the source does not begin with the sentences of this run, unchanged,
+        or when no other sentence follows them.
         """
-        # this run's sentences come first, unchanged
+        # skip the sentences of this run, which come first; ``add`` is true for any other sentence
         base_sentences = self._collect_sentences()
         total = self.source_sentences
         version = f"v{self.manifest.version}"
@@ -95,7 +95,7 @@ class BaseRun:
                     "and add new ones after them",
                 )
 
-        # and others follow
+        # require that others follow
         if number <= total:
             raise InputError(
                 source,
@@ -119,7 +119,7 @@ def append_line(journal: Path, result: TaskResult) -> None:
 
     Raises OSError with the name of the journal.
     """
-    line = b"\n" + result.to_line()  # the line break first: it ends what a kill or full disk tore
+    line = b"\n" + result.to_line()  # the line break ends a line that a kill or full disk tore
     make_folder(journal.parent)
     is_new = not journal.exists()
     with name_in_errors(journal), require_regular_file(journal).open("ab", buffering=0) as file:
@@ -128,7 +128,7 @@ def append_line(journal: Path, result: TaskResult) -> None:
             line = line[written:]
         os.fsync(file.fileno())
         if is_new:
-            sync_to_disk(journal.parent)  # its name, too
+            sync_to_disk(journal.parent)  # the folder holds the file's name
 
 
 class DatasetRun:
@@ -155,16 +155,17 @@ class DatasetRun:
         self.recipe = recipe
         self.manifest = manifest
         self.base = base
-        # paths of files not written, for want of rows
+        # paths of files that would have no rows, so that they are not written
         self.empty: set[str] = set(manifest.counts.get("empty_shards", ()))
         self._journal = journal
         self._files = {file.path: file for file in manifest.files}
-        self._shards_done: int | None = None  # once counted
-        # since the last manifest: shards; when it was written, and how long that took, in seconds
-        self._new_shards = 0
+        self._shards_done: int | None = None  # None: not counted yet
+        self._new_shards = 0  # since the last manifest
+        # when the last manifest was written (time.monotonic), and how many seconds that took
         self._written_at = 0.0
         self._write_seconds = 0.0
 
+        # add the shards in the journal; a result with ``raw`` is a finished group
         for result in self._read_journal():
             if not result.raw and self._has_files(result.files):
                 self._enter_shard(result)
@@ -173,7 +174,10 @@ class DatasetRun:
             self.manifest = self.manifest.model_copy(update={"counts": counts})
 
     def update_manifest(self, files: Iterable[File] = (), **changes: Any) -> None:
-        """Add finished files to the manifest on disk, and change some of its values."""
+        """Add finished files to the manifest, change some of its values, and write it.
+
+        A journal of shards is removed, because the manifest then names its files.
+        """
         self._files |= {file.path: file for file in files}
         ordered = tuple(self._files[path] for path in sorted(self._files))
         started = time.monotonic()
@@ -186,7 +190,7 @@ class DatasetRun:
         self._write_seconds = self._written_at - started
 
     def set_counts(self, **counts: Any) -> None:
-        """Set some of the manifest's counts; on disk only when that changes them."""
+        """Set some of the manifest's counts; write the manifest only if this changes a count."""
         changed = {**self.manifest.counts, **counts}
         if changed != self.manifest.counts:
             self.update_manifest(counts=changed)
@@ -202,7 +206,11 @@ class DatasetRun:
         return rows > 0 and rows == self.manifest.counts.get("sources")
 
     def write_sources(self, rounds: Iterable[Sequence[Row]]) -> None:
-        """Publish the generated source sentences, as the config ``sources``."""
+        """Write the generated source sentences as the config ``sources``, and name its files in
+        the manifest.
+
+        ``rounds``: the rows, in parts.
+        """
         features = build_config_features("sources", self.recipe)
         rows_per_file = tasks.count_sources_per_file(self.recipe)
         parts = Parts(self.directory, "sources", "train", features, rows_per_file)
@@ -229,14 +237,11 @@ class DatasetRun:
         return tasks.list_shards(self.recipe, blocks)
 
     def find_missing_shards(self, shards: Iterable[Shard]) -> list[Shard]:
-        """Return the shards of which manifest and journal lack a file."""
+        """Return the shards that lack a file in manifest and journal."""
         return [shard for shard in shards if not self._is_done(shard)]
 
     def hash_raw_files(self) -> str:
-        """Return the SHA-256 over the raw and rejected files.
-
-        The finished configs are made from them.
-        """
+        """Return one SHA-256 for all raw and rejected files, from which finished rows are made."""
         hashes = dict.fromkeys(self.empty, "")
         for path, file in self._files.items():
             if file.config and get_base_config(file.config) in ("raw", "rejected"):
@@ -245,9 +250,9 @@ class DatasetRun:
         return hashlib.sha256(lines.encode()).hexdigest()
 
     def find_finished_groups(self, raw: str) -> dict[str, TaskResult]:
-        """Return the groups that an earlier start finished from the same raw files, by task key.
+        """Return task key → result of each group that an earlier start finished from these files.
 
-        ``raw``: the digest of those files.
+        ``raw``: the digest of the raw files (``hash_raw_files``).
         """
         groups = {}
         for result in self._read_journal():
@@ -256,7 +261,10 @@ class DatasetRun:
         return groups
 
     def add_shard(self, result: TaskResult, blocks: int) -> None:
-        """Store a shard's result, and bring the manifest up to date when that is due."""
+        """Store a shard's result, and write the manifest if that is due.
+
+        ``blocks``: blocks of source sentences of the run.
+        """
         self.store_result(result)
         if self._shards_done is not None and not self._is_done(result.task.shard):
             self._shards_done += 1
@@ -265,7 +273,7 @@ class DatasetRun:
             self.write_progress(blocks)
 
     def store_result(self, result: TaskResult) -> TaskResult:
-        """Write the files of a result, then append it to the journal."""
+        """Write the files of a result and append it to the journal; return it without contents."""
         stored = self.write_files(result)
         if self._journal:
             append_line(self._journal, stored)
@@ -287,9 +295,12 @@ class DatasetRun:
                         yield result
 
     def write_progress(self, blocks: int) -> None:
-        """Bring the manifest up to date with every shard that was entered."""
+        """Write the manifest with every shard that is done.
+
+        ``blocks``: blocks of source sentences of the run.
+        """
         total = len(self.recipe.variants) * blocks
-        # looked up once, as shards may be very many, and counted from then on
+        # a run may have very many shards: look for them once, ``add_shard`` then counts them
         if self._shards_done is None:
             missing = self.find_missing_shards(self.list_shards(blocks))
             self._shards_done = total - len(missing)
@@ -301,17 +312,22 @@ class DatasetRun:
         self.update_manifest(counts={**self.manifest.counts, **progress})
 
     def _is_manifest_due(self) -> bool:
-        """Return whether many shards are new, or a manifest costs a small share of the time."""
+        """Return whether to write the manifest.
+
+        It is due when many shards are new, or when writing it takes no more than
+        ``MANIFEST_TIME_SHARE`` of the time since the last one.
+        """
         if self._new_shards >= max(1.0, NEW_SHARDS_PER_FILE * len(self._files)):
             return True
         return time.monotonic() - self._written_at >= self._write_seconds / MANIFEST_TIME_SHARE
 
     def _is_done(self, shard: Shard) -> bool:
+        """Return whether each file of a shard is known, or known to have no rows."""
         paths = tasks.make_shard_paths(self.recipe, shard)
         return all(path in self._files or path in self.empty for path in paths)
 
     def _enter_shard(self, result: TaskResult) -> None:
-        """Enter the files of a shard, in place of the files of an earlier result of this shard."""
+        """Note the files of a shard in memory; they replace those of an earlier result."""
         for path in result.empty:
             self._files.pop(path, None)
         self._files |= {file.path: file for file in result.files}

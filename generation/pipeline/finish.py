@@ -4,7 +4,7 @@ Sampled negatives (DINO section 4: "for each x1, we sample two x2's from other d
 would need all second sentences at once. Instead, the negatives of a shard come from partner shards:
 first the shard half the source away, since sources are often ordered by topic, then the shards
 after it, until the split has ``POOL_PAIRS`` pairs or ``MOST_PARTNER_SHARDS`` shards were read.
-Within this pool a hash of (seed, source sentence, number) chooses.
+A hash of (seed, source sentence, number) chooses among these pairs.
 """
 
 from collections import Counter, defaultdict
@@ -31,8 +31,8 @@ from sts_dino.hub.contract.schema import DUPLICATE, SAMPLED
 from sts_dino.hub.contract.shards import Parts, read_shard, write_loading_file
 from sts_dino.hub.errors import RunError
 
-POOL_PAIRS = 256  # pairs that sampled negatives are chosen from, if so many can be had
-MOST_PARTNER_SHARDS = 16  # shards read for them, at most
+POOL_PAIRS = 256  # so many pairs are enough to choose sampled negatives from
+MOST_PARTNER_SHARDS = 16  # most shards that are read for them
 
 
 @dataclass(frozen=True)
@@ -52,20 +52,20 @@ LENGTH_IN_WORDS = TextLength("words", None, lambda text: len(text.split()))
 
 
 class Tally:
-    """Counts of kept and rejected texts and of text lengths, which add up in any order."""
+    """Counts of kept and rejected texts and of text lengths.
+
+    ``shots`` in its keys is the shot count of the config, None without few-shot examples.
+    """
 
     def __init__(self) -> None:
         self.kept = Counter[tuple[int | None, str]]()  # (shots, label)
         self.rejected = Counter[tuple[int | None, str, str]]()  # (shots, label, reason)
-        self.lengths = Counter[tuple[str, int]]()  # (label, length)
+        self.lengths = Counter[tuple[str, int]]()  # (label, length of a kept text)
         self.likeliest = Counter[tuple[int | None, str, str]]()  # (shots, target, likeliest label)
         self.sampled = 0  # sampled negatives
 
     def add_raw(self, shots: int | None, raw: Sequence[Row], recipe: DatasetRecipe) -> None:
-        """Count the label that each raw text of a shard fits best.
-
-        A recipe without verification has no likelihoods, and nothing is counted.
-        """
+        """Count the likeliest label of each raw text of a shard; nothing without verification."""
         if recipe.verification:
             bias = compute_label_bias(raw, recipe)
             self.likeliest.update(
@@ -87,10 +87,11 @@ class Tally:
         self.rejected.update((shots, row["target"], row["reason"]) for row in rows)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the counts as JSON: lists of key and number."""
+        """Return the counts as JSON: a list [*key, count] for every key of a counter."""
         facts: dict[str, Any] = {"sampled": self.sampled}
         for name, counter in self._list_counters():
-            facts[name] = [[*key, count] for key, count in sorted(counter.items(), key=repr)]
+            ordered = sorted(counter.items(), key=repr)  # a key may hold None, which has no order
+            facts[name] = [[*key, count] for key, count in ordered]
         return facts
 
     def add_json(self, facts: dict[str, Any]) -> None:
@@ -107,10 +108,10 @@ class Tally:
     def make_counts(self, recipe: DatasetRecipe, length: TextLength) -> dict[str, Any]:
         """Return the manifest's counts of texts.
 
-        ``kept`` + ``rejected`` = ``requested``, in all and for every label. ``likeliest``: label
-        asked for → label that the text fits best by its likelihoods → raw texts.
+        ``kept`` + ``rejected`` = ``requested``, in all and for every label. ``likeliest``: the
+        label that was asked for → the label that the text fits best → number of raw texts.
         """
-        # by label
+        # count by label
         labels = [label.name for label in recipe.written_labels]
         by_label = {}
         lengths: dict[str, dict[str, int]] = {label: {} for label in labels}
@@ -120,7 +121,7 @@ class Tally:
         for (label, size), count in sorted(self.lengths.items()):
             lengths[label][str(size)] = count
 
-        # in all, and what only some recipes have
+        # count in all, and what only some recipes have
         counts: dict[str, Any] = {
             **self._count_texts(),
             "rejected": self._count_reasons(),
@@ -145,7 +146,10 @@ class Tally:
         return counts
 
     def _count_texts(self, label: str | None = None, shots: int | None = None) -> dict[str, int]:
-        """Return requested, kept and rejected texts, of one label or shot count if it is given."""
+        """Return the numbers of requested, kept and rejected texts.
+
+        ``label`` and ``shots`` restrict them to a label and to a shot count; None: all.
+        """
         rejected = sum(self._count_reasons(label, shots).values())
         kept_count = 0
         for (kept_shots, kept_label), count in self.kept.items():
@@ -154,7 +158,7 @@ class Tally:
         return {"requested": kept_count + rejected, "kept": kept_count, "rejected": rejected}
 
     def _count_reasons(self, label: str | None = None, shots: int | None = None) -> dict[str, int]:
-        """Return rejected texts by reason, of one label or shot count if it is given."""
+        """Return reason → number of rejected texts; the arguments are ``_count_texts``'s."""
         reasons = Counter[str]()
         for (rejected_shots, rejected_label, reason), count in self.rejected.items():
             if label in (None, rejected_label) and shots in (None, rejected_shots):
@@ -180,7 +184,7 @@ class RawRows:
 
     Args:
         recipe: the dataset's recipe.
-        read: gives a file of the run directory.
+        read: returns the path or content of a file of the run directory.
         empty: paths that have no file, because the shard has no such row.
     """
 
@@ -215,6 +219,7 @@ class RawRows:
         return pool
 
     def _read_pairs(self, shard: Shard) -> dict[str, list[pairs.Pair]]:
+        """Return split → (text1, text2) of the kept rows of a shard."""
         columns = ("text1", "text2", "target", *get_verified_columns("raw", self.recipe))
         kept_rows, _ = filter_rows(self.read_raw(shard, columns), self.recipe)
         shard_pairs = {}
@@ -224,7 +229,10 @@ class RawRows:
 
 
 def list_partners(shard: Shard) -> list[Shard]:
-    """Return the shards that a shard's sampled negatives may come from, the first one first."""
+    """Return the shards that a shard's sampled negatives may come from, in order of preference.
+
+    The first one is half the source away; the shard itself may be among them.
+    """
     start = shard.block + shard.blocks // 2
     partners = []
     for step in range(min(shard.blocks, MOST_PARTNER_SHARDS)):
@@ -239,18 +247,19 @@ def finish_group(
     measure: Callable[[str], int],
     seen_texts: SeenTexts | None = None,
 ) -> tuple[TaskResult, list[Row]]:
-    """Finish a group of shards.
+    """Make the finished rows of a group of shards, and count its texts.
 
     Args:
         recipe: the dataset's recipe.
         task: the group.
-        read: gives a file of the run directory.
-        measure: the length of a text.
-        seen_texts: the (text, label) of all earlier shards, for the schema ``text``.
+        read: returns the path or content of a file of the run directory.
+        measure: returns the length of a text.
+        seen_texts: the (text, label) of all earlier shards, to which those of this group are added;
+            None for a schema that may repeat texts.
 
     Returns:
-        The group's result (facts: ``Tally.to_json``), and the rows rejected as duplicates of an
-        earlier shard's.
+        The group's result, with its files in memory and ``Tally.to_json`` as facts; and the rows
+        that duplicate ``seen_texts``, with their reason.
     """
     raw_rows = RawRows(recipe, read, task.empty)
     tally = Tally()
@@ -270,9 +279,9 @@ def finish_group(
         tally.add_kept(shots, kept_rows, measure)
 
         # make the rows of every finished config
-        for split, of_split in pairs.split_rows(kept_rows, recipe).items():
+        for split, split_rows in pairs.split_rows(kept_rows, recipe).items():
             pool = raw_rows.collect_pool(shard, split)
-            for config, rows in pairs.make_finished_rows(of_split, pool, recipe).items():
+            for config, rows in pairs.make_finished_rows(split_rows, pool, recipe).items():
                 files[task.group.make_path(config, split)] += rows
                 tally.sampled += sum(row.get("target") == SAMPLED for row in rows)
     tally.add_rejected(shots, duplicates)
@@ -283,19 +292,23 @@ def finish_group(
 def _split_off_duplicates(
     rows: Sequence[Row], seen_texts: SeenTexts
 ) -> tuple[list[Row], list[Row]]:
-    """Return the rows whose (text, label) is new, and the others with their reason."""
-    new = []
-    repeated = []
+    """Return the rows whose (text, label) is new, and copies of the others with their reason.
+
+    The new (text, label) are added to ``seen_texts``.
+    """
+    new_rows = []
+    repeated_rows = []
     for row in rows:
-        if seen_texts.add(f"{row['target']}\n{row['text2']}"):
-            new.append(row)
+        is_new = seen_texts.add(f"{row['target']}\n{row['text2']}")
+        if is_new:
+            new_rows.append(row)
         else:
-            repeated.append({**row, "reason": DUPLICATE})
-    return new, repeated
+            repeated_rows.append({**row, "reason": DUPLICATE})
+    return new_rows, repeated_rows
 
 
 def list_input_files(recipe: DatasetRecipe, group: Group) -> set[str]:
-    """Return every file that finishing a group may read."""
+    """Return the paths of all files that finishing a group may read."""
     paths: set[str] = set()
     for shard in group.shards:
         paths.update(tasks.make_shard_paths(recipe, shard))
@@ -312,15 +325,16 @@ def finish(
     length: TextLength = LENGTH_IN_WORDS,
     executor: Executor | None = None,
 ) -> None:
-    """Write the finished configs from the raw shards, count everything, mark the run complete.
+    """Write the finished configs from the raw shards, count texts and rows, and mark the run
+    complete.
 
     A group that an earlier start finished from the same raw files is kept. Raises RunError when a
-    label has no row left.
+    label has no row left, unless rows are appended: the dataset then has rows of every label.
 
     Args:
         run: the run, all its shards written.
-        blocks: blocks of source sentences.
-        sources: source sentences.
+        blocks: number of blocks of source sentences.
+        sources: number of source sentences.
         length: how the length of a text is measured.
         executor: finishes the groups, and measures lengths as ``length`` does; None: this process.
     """
@@ -334,7 +348,7 @@ def finish(
     for result in results:
         tally.add_json(result.facts)
         files += result.files
-    if run.base is None:  # else the dataset has rows of every label
+    if run.base is None:
         tally.require_every_label(run.recipe, run.directory)
     run.update_manifest(files)
 
@@ -356,7 +370,9 @@ def finish(
 def _finish_groups(
     run: DatasetRun, blocks: int, length: TextLength, executor: Executor | None
 ) -> Iterator[TaskResult]:
-    """Yield every group, those first that an earlier start finished from the same raw files."""
+    """Yield the result of every group; first those that an earlier start finished from the same
+    raw files, then the others as they are finished and stored.
+    """
     raw_digest = run.hash_raw_files()
     finished = run.find_finished_groups(raw_digest)
     yield from finished.values()
@@ -373,26 +389,27 @@ def _finish_groups(
 
 
 def _make_task(run: DatasetRun, group: Group) -> FinishGroup:
+    """Return the task that finishes a group, with those of its input files that do not exist."""
     return FinishGroup(group, frozenset(run.empty & list_input_files(run.recipe, group)))
 
 
 def _finish_distinct_texts(
     run: DatasetRun, blocks: int, length: TextLength
 ) -> Iterator[TaskResult]:
-    """Finish the schema ``text`` in this process and in order.
+    """Finish the groups of a schema of distinct texts, in this process and in order.
 
-    Whether a text is new depends on all earlier shards. The duplicates of their texts are in one
-    file of rejected rows after the shards'. Nothing is journalled: a new start has to see all rows
-    again.
+    Whether a text is new depends on all earlier shards of its shot count. Duplicates of their texts
+    go to one more file of rejected rows, after those of the shards. Nothing is journalled: a new
+    start has to see all rows again.
     """
     seen_texts = SeenTexts()
-    late: dict[int | None, Parts] = {}  # shots → rows rejected as duplicates of earlier shards'
+    duplicate_files: dict[int | None, Parts] = {}  # shots → the file of its duplicates
     try:
         # finish group after group; each shot count has its own texts
         for group in tasks.iter_groups(run.recipe, blocks):
-            if group.shots not in late:
+            if group.shots not in duplicate_files:
                 seen_texts = _collect_base_texts(run, group.shots)
-                late[group.shots] = _open_late_parts(run, group.shots, blocks)
+                duplicate_files[group.shots] = _open_duplicate_file(run, group.shots, blocks)
             result, duplicates = finish_group(
                 run.recipe,
                 _make_task(run, group),
@@ -400,20 +417,20 @@ def _finish_distinct_texts(
                 length.measure,
                 seen_texts,
             )
-            late[group.shots].add(duplicates)
+            duplicate_files[group.shots].add(duplicates)
             yield run.write_files(result)
 
-        # then the files of duplicates
-        for parts in late.values():
+        # then complete the files of duplicates
+        for parts in duplicate_files.values():
             files = tuple(run.name_parts(parts))
             yield TaskResult(key="late", files=files, facts=Tally().to_json())
     finally:
-        for parts in late.values():
+        for parts in duplicate_files.values():
             parts.discard()
 
 
 def _collect_base_texts(run: DatasetRun, shots: int | None) -> SeenTexts:
-    """Return the (text, label) of the finished run that the rows are added to, if any."""
+    """Return the (text, label) of the finished run that rows are appended to; empty without one."""
     seen_texts = SeenTexts()
     if run.base is not None:
         config = format_config_name(run.recipe.dataset_schema.labelled, shots)
@@ -422,7 +439,8 @@ def _collect_base_texts(run: DatasetRun, shots: int | None) -> SeenTexts:
     return seen_texts
 
 
-def _open_late_parts(run: DatasetRun, shots: int | None, blocks: int) -> Parts:
+def _open_duplicate_file(run: DatasetRun, shots: int | None, blocks: int) -> Parts:
+    """Open the file of rejected rows that follows the files of all shards of a shot count."""
     config = format_config_name("rejected", shots)
     shard_count = blocks * len(tasks.group_variants(run.recipe)[shots])
     return Parts(

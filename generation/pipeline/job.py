@@ -46,18 +46,20 @@ def generate(
     start: StartExecutor = start_local_executor,
     base: BaseRun | None = None,
 ) -> Manifest:
-    """Generate the dataset in ``directory``, or finish it; a finished run stays as it is.
+    """Generate the dataset in ``directory``, or resume it; return its manifest.
 
-    Lock the directory first. Raises InputError when it holds another run, or one that rows were
-    appended to and that is damaged.
+    A finished run stays unchanged. The caller holds the lock of the directory.
 
     Args:
         recipe: the dataset's recipe.
         directory: the run directory.
         command: the command line, for the manifest; a resumed run keeps that of its first start.
-        start: starts the executor, which changes no byte.
-        base: a finished run of the first of these source sentences; only those after them are used
-            (``pipeline.append``).
+        start: starts the executor; every executor generates the same bytes.
+        base: a finished run of the first source sentences, to which rows are appended: only the
+            source sentences after those are used (``pipeline.append``).
+
+    Raises InputError when the directory holds another run, or a damaged dataset that rows were
+    appended to.
     """
     # open the run directory
     recipe = resolve_model_dtype(recipe)
@@ -70,7 +72,7 @@ def generate(
     store_input_places(directory, recipe.collect_local_paths())
     scratch = Scratch(directory, compute_run_key(manifest.fingerprint, manifest.versions))
     if manifest.complete:
-        scratch.clear()  # a start that was killed at its very end did not come to it
+        scratch.clear()  # an earlier start may have been killed just before it did this
         logger.info(f"{directory}: already complete, nothing to do")
         return manifest
     if base is None and run_dir.get_base_inputs(manifest):
@@ -82,7 +84,7 @@ def generate(
             "sts-dino release RECIPE --append --yes",
         )
 
-    # a fresh start trusts nothing that an earlier run left
+    # a fresh start uses nothing that an earlier run left
     is_fresh = not manifest.provenance
     if is_fresh:
         scratch.clear()
@@ -98,7 +100,7 @@ def generate(
             spec = ExecutorSpec(recipe, prompts, directory, scratch.notes.key)
             executor = stack.enter_context(start(spec))
         except InputError:
-            # a fresh start leaves nothing of a model or of examples that cannot serve
+            # a fresh start with an unusable model or examples leaves no run directory
             if is_fresh:
                 run_dir.remove_empty_run(directory)
             raise
@@ -111,7 +113,7 @@ def generate(
         first_block = sentences.read_block(0) if sentences.total else []
         usage = getattr(executor.model, "usage", {})
         report_cost(prompts, first_block, sentences.total, usage)
-        write_missing_shards(run, executor, sentences)
+        generate_missing_shards(run, executor, sentences)
         length = choose_text_length(recipe, executor.model.count_tokens)
         finish(run, sentences.blocks, sentences.total, length, executor)
     scratch.clear()
@@ -119,8 +121,10 @@ def generate(
     return run.manifest
 
 
-def write_missing_shards(run: DatasetRun, executor: Executor, sentences: SourceSentences) -> None:
-    """Generate every missing shard in the order of work, and show the progress.
+def generate_missing_shards(
+    run: DatasetRun, executor: Executor, sentences: SourceSentences
+) -> None:
+    """Generate every missing shard, and show the progress.
 
     Args:
         run: the run directory, to which shards and manifest are written.
@@ -131,13 +135,13 @@ def write_missing_shards(run: DatasetRun, executor: Executor, sentences: SourceS
     missing = run.find_missing_shards(shards)
     run.set_counts(shards_done=len(shards) - len(missing), shards_total=len(shards))
 
-    # the texts of the whole run and those that are missing, for the progress bar
+    # count the texts of the whole run and those of earlier starts, for the progress bar
     texts_per_sentence = run.recipe.texts_per_source_sentence
     total = sentences.total * len(run.recipe.variants) * texts_per_sentence
     missing_sentences = sum(sentences.count_block(shard.block) for shard in missing)
     done_texts = total - missing_sentences * texts_per_sentence
-    # texts of other processes come with their shard
-    measure_in_progress = getattr(executor, "in_progress", lambda: 0.0)
+    # workers in other processes report no unfinished texts
+    measure_in_progress = getattr(executor, "measure_texts_in_progress", lambda: 0.0)
 
     shard_tasks = (WriteShard(shard, tuple(sentences.read_block(shard.block))) for shard in missing)
     with Progress(
@@ -153,17 +157,18 @@ def write_missing_shards(run: DatasetRun, executor: Executor, sentences: SourceS
 def compute_run_key(fingerprint: str, versions: Mapping[str, str]) -> str:
     """Return the SHA-256 of a run's fingerprint and of the versions of libraries and code.
 
-    Unfinished results belong to the run with this key alone.
+    A run uses no unfinished results that have another key.
     """
     identity = json.dumps([fingerprint, versions], sort_keys=True)
     return hashlib.sha256(identity.encode()).hexdigest()
 
 
 def hash_inputs(recipe: DatasetRecipe) -> dict[str, str]:
-    """Return the SHA-256 of every local file the run depends on, by its published path.
+    """Return published path → SHA-256 of every local file that the run depends on.
 
-    Inputs on the Hub are pinned. A file of the model, or of a run with examples, keeps its folder's
-    name. Raises InputError for a missing model and for two files of one published path.
+    Inputs on the Hub are not among them: the recipe pins these. The published path of a file of the
+    model, or of a run with few-shot examples, includes the folder's name. Raises InputError for a
+    missing model and for two different files with one published path.
     """
     hashes: dict[str, str] = {}
     _add_hashes(hashes, sources.list_source_files(recipe.source))
@@ -182,7 +187,11 @@ def hash_inputs(recipe: DatasetRecipe) -> dict[str, str]:
 
 
 def _add_hashes(hashes: dict[str, str], paths: list[Path], folder: str | None = None) -> None:
-    """Add the hash of each file; those in ``folder`` are named by its published path."""
+    """Add the SHA-256 of each existing file to ``hashes``, by its published path.
+
+    ``folder``: the folder of all these files, whose name is kept in the path; None: of none.
+    Raises InputError when ``hashes`` has another file of the same published path.
+    """
     for path in paths:
         if not path.is_file():
             continue
@@ -200,15 +209,15 @@ def _add_hashes(hashes: dict[str, str], paths: list[Path], folder: str | None = 
 
 
 def list_model_files(model: LanguageModel) -> list[Path]:
-    """Return the local files of a model: those that transformers reads, or its GGUF file alone.
+    """Return the local files of a model: its GGUF file, or those that transformers reads.
 
-    A model of the Hub or of a server has none. Raises InputError when the folder or GGUF file is
-    missing, when ``model.path`` names a GGUF file, or when weights are a pickle.
+    The list is empty for a model of the Hub or of a server. Raises InputError when the folder or
+    GGUF file is missing, when ``model.path`` names a GGUF file, or when weights are a pickle.
     """
     if not model.path:
         return []
 
-    # the folder
+    # check the folder
     folder = Path(model.path)
     location = f"model.path {folder}"
     if folder.suffix == ".gguf" and folder.is_file():
@@ -220,17 +229,19 @@ def list_model_files(model: LanguageModel) -> list[Path]:
     if not folder.is_dir():
         raise InputError(location, "no such folder", hint="give the folder of a transformers model")
 
-    # its GGUF file, or the files of a transformers model
+    # list its GGUF file, or the files of a transformers model
     gguf_names = sorted(path.name for path in folder.glob("*.gguf"))
     if model.gguf_file:
         file = folder / model.gguf_file
         if not file.is_file():
-            allowed = ", ".join(gguf_names) or None
-            raise InputError(f"model.gguf_file {file}", "no such file", allowed=allowed)
+            raise InputError(
+                f"model.gguf_file {file}", "no such file", allowed=", ".join(gguf_names) or None
+            )
         return [file]
     if model.facts.local:
         if gguf_names and not (folder / "config.json").is_file():
-            hint = f"set model.gguf_file={gguf_names[0]}"
-            raise InputError(location, "holds GGUF files alone", hint=hint)
+            raise InputError(
+                location, "holds GGUF files alone", hint=f"set model.gguf_file={gguf_names[0]}"
+            )
         require_safetensors(folder, location, "transformers")
     return sorted(path for path in folder.iterdir() if path.suffix in _MODEL_SUFFIXES)

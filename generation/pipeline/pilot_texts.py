@@ -1,8 +1,8 @@
-"""Texts of the pilots of an estimate, which the run takes instead of generating them again.
+"""Texts of the pilots of an estimate, which the run uses instead of generating them again.
 
-They lie in ``NAME.pilot.json`` beside the run directory until the run is complete. They are kept
-and taken only where a text does not depend on its batch: float32 on a CPU, one thread. Recipe,
-inputs and versions of the run must be the pilots'. So they change no byte.
+They are in ``NAME.pilot.json`` beside the run directory until the run is complete. They change no
+byte of the run: they are stored and used only where a text does not depend on its batch (float32 on
+a CPU, one thread), and by a run with the recipe, inputs and versions of the pilots.
 """
 
 import hashlib
@@ -31,10 +31,10 @@ def get_pilot_path(run_directory: Path) -> Path:
     return run_directory.with_name(f"{run_directory.name}.pilot.json")
 
 
-def is_exact(recipe: DatasetRecipe) -> bool:
+def is_batch_independent(recipe: DatasetRecipe) -> bool:
     """Return whether a text is the same in every batch: float32 on a CPU with one thread.
 
-    Call it when the model is loaded, which sets the threads of torch.
+    Call it after the model is loaded: loading sets the number of torch's threads.
     """
     import torch
 
@@ -44,7 +44,7 @@ def is_exact(recipe: DatasetRecipe) -> bool:
 
 
 def hash_request(request: Request) -> str:
-    """Return the SHA-256 of all values of a request but its key."""
+    """Return the SHA-256 of all values of a request except its key, which is the caller's own."""
     values = asdict(replace(request, key=None))
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
@@ -52,7 +52,7 @@ def hash_request(request: Request) -> str:
 class PilotRecord(BaseModel, frozen=True, extra="forbid"):
     """The content of a file of pilot texts.
 
-    ``run_key``: of the run that may take them.
+    ``run_key``: the key of the run that may use them.
     ``completions``: SHA-256 of a request (``hash_request``) → its completion.
     """
 
@@ -125,9 +125,13 @@ class AnsweringWriter(_WrappedWriter):
             length = len(queue)
 
     def _answer_known(self, queue: deque[Request]) -> Iterator[Completed]:
-        """Remove the known requests from the queue, also those that the caller adds meanwhile."""
-        has_changed = bool(self._completions)
-        while has_changed:
+        """Remove the known requests from the queue, and yield each with its completion.
+
+        The caller may add requests between two yields, so the queue is searched until it has no
+        known request. A completion is used once.
+        """
+        may_have_known = bool(self._completions)
+        while may_have_known:
             known = list[Completed]()
             unknown = list[Request]()
             for request in queue:
@@ -139,11 +143,13 @@ class AnsweringWriter(_WrappedWriter):
             queue.clear()
             queue.extend(unknown)
             yield from known
-            has_changed = bool(known) and bool(self._completions)
+            may_have_known = bool(known) and bool(self._completions)
 
 
 def use_pilot_texts(writer: Writer, recipe: DatasetRecipe, directory: Path, run_key: str) -> Writer:
-    """Return a writer that takes the texts of this run's pilots, or ``writer`` without any.
+    """Return a writer that uses the texts of this run's pilots, or ``writer`` without any.
+
+    A file of another run, or one that cannot be read, is ignored.
 
     Args:
         writer: the loaded writer of the run.
@@ -152,7 +158,7 @@ def use_pilot_texts(writer: Writer, recipe: DatasetRecipe, directory: Path, run_
         run_key: the key of the run (``pipeline.job.compute_run_key``).
     """
     path = get_pilot_path(directory)
-    if not is_exact(recipe) or not path.is_file():
+    if not is_batch_independent(recipe) or not path.is_file():
         return writer
     try:
         record = PilotRecord.model_validate(json.loads(path.read_bytes()))

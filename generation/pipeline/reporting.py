@@ -23,15 +23,15 @@ UPDATE_SECONDS = 1.0  # between two updates of the bar
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """A progress bar over the texts that a run wants, and the record of its seconds.
+    """A progress bar over the texts of a run, and the record of the seconds that they take.
 
-    ``NAME.timing.json`` beside the run directory, unpublished, sums seconds and rows over all
-    workers and starts.
+    The record, ``NAME.timing.json`` beside the run directory, sums seconds and rows over all
+    workers and starts. It is not published. A thread updates the bar until the block ends.
 
     Args:
         name: the dataset's name.
-        total: texts that the run wants.
-        done_texts: texts that earlier starts wrote.
+        total: number of texts of the whole run.
+        done_texts: number of texts that earlier starts generated.
         directory: the run directory.
         measure_in_progress: returns the work on unfinished texts, as a number of texts.
     """
@@ -49,7 +49,7 @@ class Progress(AbstractContextManager["Progress"]):
         self._measure_in_progress = measure_in_progress
         self._bar = ProgressBar(total=total, initial=done_texts, unit="text", desc=name)
 
-        # the sums of earlier starts
+        # read the sums of earlier starts
         self.path = directory.with_name(f"{directory.name}.timing.json")
         self.seconds = 0.0
         self.rows = 0
@@ -75,6 +75,7 @@ class Progress(AbstractContextManager["Progress"]):
             self._update_bar()
 
     def _update_bar(self) -> None:
+        """Show the texts that are done; the bar never goes back, and not beyond its total."""
         texts = int(self._done + self._measure_in_progress())
         self._bar.n = max(self._bar.n, min(self._total, texts))
         self._bar.refresh()
@@ -84,7 +85,7 @@ class Progress(AbstractContextManager["Progress"]):
         self._done += texts
 
     def add_shard(self, result: TaskResult) -> None:
-        """Record the seconds and rows of a shard."""
+        """Add the seconds and rows of a shard to the record, and write it."""
         self.seconds += result.seconds
         self.rows += result.rows
         record = {
@@ -97,12 +98,13 @@ class Progress(AbstractContextManager["Progress"]):
 
 @contextmanager
 def report_usage(writer: object, directory: Path) -> Iterator[None]:
-    """Run a block, then log and store the usage of a writer that counts it (a server).
+    """Run a block, then log and store what a server's answers have used, also if the block fails.
 
-    The usage goes to ``NAME.usage.json`` beside the run directory, also when the block fails.
+    The counts go to ``NAME.usage.json`` beside the run directory. A warning is logged if the server
+    changed its model.
 
     Args:
-        writer: the writer; its attribute ``usage`` is a mapping of counts, or missing.
+        writer: the writer; its attribute ``usage`` is a mapping of counts, or missing (an engine).
         directory: the run directory.
     """
     try:
@@ -155,7 +157,7 @@ def make_provenance(
         command: the command line of the run's first start.
         code: the clone of the run's first start (``published_paths.describe_clone``).
     """
-    # what every dataset has
+    # describe model and source, which every dataset has
     model = recipe.model
     weights = [
         digest for path, digest in inputs.items() if path.endswith((".safetensors", ".gguf"))
@@ -173,7 +175,7 @@ def make_provenance(
         **prompts.describe_examples(),
     }
 
-    # few-shot examples from a file, and the clone
+    # add the file of few-shot examples and the clone, if there are any
     if recipe.few_shot:
         path = hide_folders(str(recipe.few_shot.examples.path))
         provenance["examples"]["sha256"] = inputs.get(path)

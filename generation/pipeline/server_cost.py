@@ -23,14 +23,14 @@ ANSWER_TOKENS_SHARE = 0.5  # of the longest answer, before there are answers
 def report_cost(
     prompts: Prompts, sentences: Sequence[SourceSentence], total: int, usage: Mapping[str, Any]
 ) -> None:
-    """Log the requests of a run, their tokens and their price; nothing without a server.
+    """Log the number of a run's requests to a server, their tokens and their price.
 
-    Tokens are the mean of stored answers, else they follow from the bytes of prompts. Retries of
-    rejected texts come on top.
+    Nothing is logged without a server. Requests for further attempts at rejected texts are not
+    counted. A warning is logged if the budget is too small.
 
     Args:
         prompts: the prompts of the recipe.
-        sentences: source sentences of the run, a sample.
+        sentences: some source sentences of the run, whose prompts are measured.
         total: the number of all source sentences.
         usage: the counts of a server's stored answers; empty: none.
     """
@@ -72,18 +72,20 @@ def report_cost(
 def _measure_tokens(
     prompts: Prompts, sentences: Sequence[SourceSentence], usage: Mapping[str, Any]
 ) -> tuple[float, float]:
-    """Return the mean number of prompt and of generated tokens of a request."""
+    """Return the mean number of prompt tokens and of generated tokens of a request.
+
+    They are measured on ``FEWEST_ANSWERS`` or more stored answers. With fewer, they are estimated:
+    prompt tokens from the bytes of the requests, generated tokens from the longest answer.
+    """
     recipe = prompts.recipe
     server = recipe.model.server
     assert server is not None, "report_cost checks this"
     counted = usage.get("answers", 0) - usage.get("uncounted", 0)
     if counted >= FEWEST_ANSWERS:
-        texts = server.choices  # an answer is one of the choices of a request
-        return texts * usage["prompt_tokens"] / counted, texts * usage[
-            "completion_tokens"
-        ] / counted
+        requests = counted / server.choices  # a stored answer is one of the choices of a request
+        return usage["prompt_tokens"] / requests, usage["completion_tokens"] / requests
 
-    # From the requests themselves
+    # Too few answers: estimate from the requests themselves.
     lengths: list[int] = []
     most_tokens = recipe.decoding.max_new_tokens
     variant = recipe.variants[0]

@@ -1,12 +1,11 @@
 """Units of a run: shards and groups with their file names, tasks with their results, executors.
 
-A shard is the unit of generation, a group of neighbouring shards that of finishing. Names follow
-from the recipe alone. A task's result is a function of the task, the recipe and the files it reads:
-it may be done again, in any order and place, without changing a byte.
+A shard is the unit of generation, a group of neighbouring shards is the unit of finishing. The
+recipe alone decides the names of files. A task's result is a function of the task, the recipe and
+the files that it reads: tasks may be repeated, in any order and place, without changing a byte.
 """
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -29,13 +28,16 @@ from sts_dino.hub.contract.recipe import (
 from sts_dino.hub.contract.run_dir import File, describe_content
 from sts_dino.hub.contract.shards import ROWS_PER_FILE, encode_shard, format_shard_path
 
-Tick = Callable[[int], object]  # gets every number of texts that are accepted or given up
-Read = Callable[[str], Path | bytes]  # a file of the run directory: its path, or its content
+Tick = Callable[[int], object]  # is called with the number of texts just accepted or given up
+Read = Callable[[str], Path | bytes]  # path in the run directory → full path, or content
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The unit of generation: one of ``blocks`` blocks of source sentences, in one variant."""
+    """The unit of generation: the texts of block ``block`` of ``blocks`` blocks, in one variant.
+
+    A block is ``shard_size`` consecutive source sentences; blocks count from 0.
+    """
 
     variant: Variant
     block: int
@@ -87,10 +89,10 @@ def make_shard_paths(recipe: DatasetRecipe, shard: Shard) -> ShardPaths:
     All blocks of one example set come before the blocks of the next example set.
     """
     shots = shard.variant.shots
-    sets = Counter(variant.shots for variant in recipe.variants)[shots]
+    sets = sum(variant.shots == shots for variant in recipe.variants)
     index = shard.variant.example_set * shard.blocks + shard.block
     total = sets * shard.blocks
-    # one more file: texts that another shard holds already
+    # a schema of distinct texts has one more file: the texts that an earlier shard has, too
     rejected_total = total + int(recipe.dataset_schema.distinct)
     return ShardPaths(
         format_shard_path(format_config_name("raw", shots), "train", index, total),
@@ -119,7 +121,7 @@ def iter_groups(recipe: DatasetRecipe, blocks: int) -> Iterator[Group]:
 def count_shards_per_group(recipe: DatasetRecipe) -> int:
     """Return the number of shards whose finished rows share a file, at least one.
 
-    So many shards have at most ``ROWS_PER_FILE`` finished rows.
+    It is the most shards that together have at most ``ROWS_PER_FILE`` finished rows.
     """
     kept_texts = min(recipe.decoding.max_attempts, recipe.postprocess.max_per_label)
     rows = len(recipe.written_labels) * kept_texts
@@ -129,14 +131,17 @@ def count_shards_per_group(recipe: DatasetRecipe) -> int:
 
 
 def count_sources_per_file(recipe: DatasetRecipe) -> int:
-    """Return the rows of a file of the config ``sources``, which has at most a thousand files."""
+    """Return the rows of a file of the config ``sources``.
+
+    They are so many that a thousand files hold all source sentences.
+    """
     return max(ROWS_PER_FILE, (recipe.source.limit or 0) // 1_000)
 
 
 def count_files(recipe: DatasetRecipe, source_sentences: int) -> dict[str, int]:
-    """Return the most files that each config of a complete run has.
+    """Return config → the most files that it can have in a complete run.
 
-    There are fewer where a file would have no rows, as it is not written.
+    A config has fewer files when some of them would have no rows: those are not written.
     """
     blocks = ceil(source_sentences / recipe.shard_size)
     sizes = {"sources": ceil(source_sentences / count_sources_per_file(recipe))}
@@ -152,7 +157,7 @@ def count_files(recipe: DatasetRecipe, source_sentences: int) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class WriteSourceSentences:
-    """Generate the source sentences of some numbers."""
+    """Generate the source sentences with these numbers."""
 
     numbers: range
 
@@ -178,7 +183,10 @@ class WriteShard:
 
 @dataclass(frozen=True)
 class FinishGroup:
-    """Finish the raw rows of a group. ``empty``: its input files that have no rows, so no file."""
+    """Finish the raw rows of a group.
+
+    ``empty``: paths of its input files that do not exist, because they would have no rows.
+    """
 
     group: Group
     empty: frozenset[str]
@@ -193,12 +201,17 @@ Task = WriteSourceSentences | WriteShard | FinishGroup
 
 
 class TaskResult(BaseModel, frozen=True, extra="forbid"):
-    """The result of a task; without ``task`` and ``contents`` a line of a journal or a store.
+    """The result of a task; a journal or a store holds it as a line of JSON.
 
-    ``contents``: content of files that are neither in the run directory nor in a store. ``empty``:
-    paths without rows.
-    ``facts``: JSON that the task's kind defines. ``rows``: accepted texts. ``raw``: digest of a
-    group's raw files.
+    - ``key``: the key of the task.
+    - ``files``: the files that the task makes.
+    - ``empty``: paths of files that would have no rows, so that they are not written.
+    - ``facts``: JSON that the task's kind defines.
+    - ``rows``: number of accepted texts.
+    - ``raw``: digest of the raw files of the run, for a finished group.
+    - ``seconds``: seconds that the task took.
+    - ``task``: the task; not in the line.
+    - ``contents``: path → content of files that are not written yet; not in the line.
     """
 
     key: str
@@ -212,7 +225,7 @@ class TaskResult(BaseModel, frozen=True, extra="forbid"):
     contents: dict[str, bytes] = Field(default_factory=dict, exclude=True)
 
     def to_line(self) -> bytes:
-        """Return one line of JSON, with infinities and lone surrogates."""
+        """Return one line of JSON; infinities and lone surrogates are kept."""
         return json.dumps(self.model_dump()).encode()
 
     @classmethod
@@ -236,14 +249,14 @@ def make_shard_result(
 ) -> TaskResult:
     """Return the result of one shard, with its files in memory.
 
-    A file without rows is not written, because the library datasets could not load it.
+    The file of rejected rows holds ``failed`` and copies of the raw rows that the filters reject. A
+    file without rows is not made, because the library datasets could not load it.
 
     Args:
         recipe: the dataset's recipe.
         task: the task of the shard.
         raw: rows with an accepted text.
-        failed: rejected rows without a usable text; the file adds the raw rows that the filters
-            reject.
+        failed: rejected rows, with their reason.
     """
     _, filtered_out = filter_rows(raw, recipe)
     paths = make_shard_paths(recipe, task.shard)
@@ -256,7 +269,10 @@ def make_shard_result(
 def add_files(
     result: TaskResult, recipe: DatasetRecipe, rows: Mapping[str, Sequence[Row]]
 ) -> TaskResult:
-    """Return a result with a parquet file in memory for each path that has rows."""
+    """Return a result with a parquet file in memory for each path that has rows.
+
+    ``rows``: path, ``data/<config>/<split>-….parquet``, → the rows of the file.
+    """
     files = []
     contents = {}
     for path, file_rows in rows.items():
@@ -283,8 +299,8 @@ class Executor(Protocol):
         """Do tasks; yield their results in any order.
 
         ``tasks`` is read as workers become free, never far ahead. Every file of a result is either
-        whole in the run directory or handed over. The caller may stop listening; unfinished tasks
-        are then abandoned.
+        complete in the run directory or in the result's ``contents``. The caller may stop
+        iterating; unfinished tasks are then abandoned.
         """
 
     def describe(self) -> dict[str, Any]:

@@ -27,14 +27,17 @@ from sts_dino.generation.pipeline.tasks import (
     WriteSourceSentences,
     make_shard_result,
 )
-from sts_dino.generation.rows.attempts import write_shards
+from sts_dino.generation.rows.attempts import generate_shards
 from sts_dino.generation.rows.filters import TextFilters
 from sts_dino.hub.contract.published_paths import hide_folders
 from sts_dino.hub.contract.recipe import DatasetRecipe, DecodingParameters, Variant
 
 
 class _TaskFeed(Iterator[WriteShard]):
-    """An iterator over waiting shards that ends when none waits, and resumes when one is added."""
+    """An iterator over waiting shards that ends when none waits, and resumes when one is added.
+
+    A generator could not resume after its end.
+    """
 
     def __init__(self) -> None:
         self.waiting = deque[WriteShard]()
@@ -53,7 +56,7 @@ class Worker:
         self.prompts = prompts
         self.writer = writer
         self._filters = TextFilters(recipe, prompts.sets)
-        # the stream of shards that earlier calls began, and the keys of those that are not done
+        # the stream of shards that earlier calls began, and the keys of its unfinished shards
         self._feed = _TaskFeed()
         self._stream: Iterator[TaskResult] = iter(())
         self._begun: set[str] = set()
@@ -65,31 +68,31 @@ class Worker:
 
         Args:
             task: the task.
-            read: gives the run's finished files.
-            ahead: the next tasks; shards among them are begun meanwhile.
+            read: returns the path or content of a finished file of the run.
+            ahead: the next tasks; the shards among them may be begun before this task is done.
         """
         started = time.monotonic()
         if isinstance(task, WriteShard):
-            return self._write_next_shard(task, ahead)
+            return self._generate_next_shard(task, ahead)
         if isinstance(task, WriteSourceSentences):
-            result = self._write_source_sentences(task)
+            result = self._generate_source_sentences(task)
         else:
             length = choose_text_length(self.recipe, self.writer.count_tokens)
             result, _ = finish_group(self.recipe, task, read, length.measure)
         return result.replace(seconds=time.monotonic() - started)
 
-    def _write_next_shard(self, task: WriteShard, ahead: Sequence[Task]) -> TaskResult:
+    def _generate_next_shard(self, task: WriteShard, ahead: Sequence[Task]) -> TaskResult:
         """Return the result of a shard, and begin the shards ahead in the same stream.
 
         An earlier call may have begun the shard in the current stream; otherwise a new stream
         starts.
         """
-        # feed the shards of its variant to the stream
+        # feed the shard, and those ahead of the same variant, to the stream
         variant = task.shard.variant
         if task.key not in self._begun:
             self._begun = set()
             self._feed = _TaskFeed()
-            self._stream = self.write_shards(self._feed, variant)
+            self._stream = self.generate_shards(self._feed, variant)
         for next_task in (task, *ahead):
             if (
                 isinstance(next_task, WriteShard)
@@ -99,44 +102,50 @@ class Worker:
                 self._feed.waiting.append(next_task)
                 self._begun.add(next_task.key)
 
-        # read its result; an error ends the stream, so that no shard counts as begun
+        # read its result; after an error no shard counts as begun, so the next call starts anew
         begun = self._begun
         self._begun = set()
         for result in self._stream:
             begun.discard(result.key)
-            if result.key == task.key:  # the others were done by another worker
+            if result.key == task.key:  # else another worker has done this earlier shard
                 self._begun = begun
                 return result
         raise AssertionError(f"no result for {task.key}")
 
-    def write_shards(
+    def generate_shards(
         self, tasks: Iterable[WriteShard], variant: Variant, tick: Tick = lambda _: None
     ) -> Iterator[TaskResult]:
         """Yield the results of shards of one variant, in order.
 
-        Later shards are begun before the first one is done (``rows.attempts.write_shards``).
+        Later shards are begun before the first one is done (``rows.attempts.generate_shards``).
 
         Args:
             tasks: the shards, which are read as the model needs further requests.
             variant: shot count and example set of all shards.
-            tick: called with every number of texts that are accepted or given up.
+            tick: called with 1 for each text that is accepted or given up.
         """
         started = time.monotonic()
-        ahead, tasks = tee(tasks)
-        # map resumes after its end, as the feed of tasks does
-        sentences = map(attrgetter("sentences"), ahead)
-        shard_rows = write_shards(self.writer, self.prompts, self.recipe, sentences, tick, variant)
+        # the generation reads the tasks ahead of this loop; unlike a generator, map can resume
+        # after its end, as _TaskFeed does
+        tasks_ahead, tasks = tee(tasks)
+        sentences = map(attrgetter("sentences"), tasks_ahead)
+        shard_rows = generate_shards(
+            self.writer, self.prompts, self.recipe, sentences, tick, variant
+        )
         for task, rows in zip(tasks, shard_rows, strict=False):
             result = make_shard_result(self.recipe, task, rows.raw, rows.rejected)
             yield result.replace(seconds=time.monotonic() - started)
             started = time.monotonic()
 
-    def _write_source_sentences(self, task: WriteSourceSentences) -> TaskResult:
-        """Return a row of the config ``sources`` for every number, as the result's facts.
+    def _generate_source_sentences(self, task: WriteSourceSentences) -> TaskResult:
+        """Generate a source sentence for every number (DINO sections 3 and 4).
 
-        A text that cannot be a source sentence has a ``reason``. The labels' instructions take
-        turns, cut after the quotation mark that opens the sentence; nucleus sampling at
-        ``source.top_p`` without top-k (DINO sections 3 and 4).
+        The prompt is a label's instruction, cut after the quotation mark that opens the source
+        sentence; the labels take turns. Texts are sampled at ``source.top_p``, without top-k and
+        without counter-prompts.
+
+        Returns the task's result. Its facts are a list of rows of the config ``sources``, each with
+        a ``reason``: why the text cannot be a source sentence, or None.
         """
         # generate a text for each number
         recipe = self.recipe
@@ -160,10 +169,15 @@ class Worker:
         for number, label, request, completion in zip(
             task.numbers, labels, requests, completions, strict=True
         ):
-            reason = completion.problem or self._find_source_problem(completion.text)
+            text = completion.text
+            reason = completion.problem
+            reason = reason or find_text_problem(
+                text, recipe.premise_tokens, self.writer.count_tokens
+            )
+            reason = reason or self._filters.find_reason(text)
             row = {
                 "source_id": f"{number:06d}",
-                "text": completion.text,
+                "text": text,
                 "instruction": label.name,
                 "seed": request.seed,
                 "log_prob": completion.log_prob,
@@ -173,16 +187,12 @@ class Worker:
         usable = sum(row["reason"] is None for row in rows)
         return TaskResult(key=task.key, task=task, facts=rows, rows=usable)
 
-    def _find_source_problem(self, text: str) -> str | None:
-        problem = find_text_problem(text, self.recipe.premise_tokens, self.writer.count_tokens)
-        return problem or self._filters.find_reason(text)
-
 
 def choose_text_length(recipe: DatasetRecipe, count_tokens: CountTokens) -> TextLength:
-    """Return how the card measures the length of a text.
+    """Return how the length of a text is measured for the dataset card.
 
-    A local model counts its own tokens, and so does a server if the recipe limits the tokens of a
-    source sentence; any other length is in words. ``count_tokens``: the model's token counter.
+    The length is in the model's tokens for a local model, and for a server if the recipe limits the
+    tokens of a source sentence; else it is in words. ``count_tokens``: the model's token counter.
     """
     model = recipe.model
     if not model.facts.local and recipe.premise_tokens is None:
@@ -197,7 +207,10 @@ class LocalExecutor:
         self.worker = worker
         self.model = worker.writer
         self.describe = worker.writer.describe
-        self.in_progress = getattr(worker.writer, "in_progress", lambda: 0.0)  # a server has none
+        # a server does not report unfinished texts
+        self.measure_texts_in_progress = getattr(
+            worker.writer, "measure_texts_in_progress", lambda: 0.0
+        )
         self._directory = directory
 
     def run_tasks(self, tasks: Iterable[Task], tick: Tick = lambda _: None) -> Iterator[TaskResult]:
@@ -208,10 +221,11 @@ class LocalExecutor:
                     yield self.worker.do_task(task, self._directory.joinpath)
             else:
                 shard_tasks = (task for task in group if isinstance(task, WriteShard))
-                yield from self.worker.write_shards(shard_tasks, variant, tick)
+                yield from self.worker.generate_shards(shard_tasks, variant, tick)
 
 
 def _get_variant(task: Task) -> Variant | None:
+    """Return the variant of a shard's task; None for other tasks."""
     return task.shard.variant if isinstance(task, WriteShard) else None
 
 

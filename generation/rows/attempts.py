@@ -29,8 +29,8 @@ from sts_dino.hub.word_overlap import Words, split_words
 BEGINNING_WORDS = 4
 CONTRAST_SEED = "contrast"  # in place of a label's name where all labels share a request
 FEWEST_SENTENCES = 8  # of a shard; fewer may begin alike by chance
-# (source sentence, label) pairs of further shards that are begun while the first one is not done
-OPEN = 8192
+# bounds memory: (source sentence, label) pairs of begun shards behind the first unfinished shard
+MOST_PAIRS_AHEAD = 8192
 
 
 class ShardRows(NamedTuple):
@@ -41,14 +41,19 @@ class ShardRows(NamedTuple):
 
 
 class _Attempt(NamedTuple):
+    """One completion. ``reason``: why it is rejected, or None."""
+
     seed: int
     completion: Completion
-    reason: str | None  # why it is rejected
+    reason: str | None
 
 
 @dataclass(eq=False)
 class _TextRequest:
-    """One (source sentence, label) of a shard, with its attempts so far and their usable texts."""
+    """The attempts at one (source sentence, label) of a shard, and their usable texts.
+
+    ``requested``: attempts that were requested, ``attempts``: those that have ended, by number.
+    """
 
     source: SourceSentence
     label: Label
@@ -58,10 +63,11 @@ class _TextRequest:
     usable_texts: set[str] = field(default_factory=set)
 
     def add_usable(self, completion: Completion, recipe: DatasetRecipe) -> bool:
-        """Add the text if it is usable, and return whether it is.
+        """Add the text of a completion to the usable texts if it is usable; return whether it is.
 
-        A usable text is new, differs from its source sentence, and passes verification. The set of
-        usable texts does not depend on the order of the completions.
+        A usable text is new, differs from its source sentence, and does not fail verification
+        without calibration. The set of usable texts does not depend on the order of the
+        completions.
         """
         text = completion.text
         if text == self.source.text or text in self.usable_texts:
@@ -83,7 +89,7 @@ class _OpenShard:
 
 @dataclass
 class _RequestQueue:
-    """The requests that wait for the writer, and the shards that they belong to, in order."""
+    """The requests that wait for the writer, and the begun shards, in the order of the source."""
 
     recipe: DatasetRecipe
     prompts: Prompts
@@ -102,10 +108,14 @@ class _RequestQueue:
             self._begin_shard(sources)
 
     def _has_room(self) -> bool:
+        """Return whether to begin another shard.
+
+        True without any shard; else while too few requests wait and not too many shards are begun.
+        """
         if not self.shards:
             return True
-        ahead = sum(len(shard.requests) for shard in islice(self.shards, 1, None))
-        return len(self.waiting) < self.size and ahead < OPEN
+        pairs_ahead = sum(len(shard.requests) for shard in islice(self.shards, 1, None))
+        return len(self.waiting) < self.size and pairs_ahead < MOST_PAIRS_AHEAD
 
     def _begin_shard(self, sources: Sequence[SourceSentence]) -> None:
         """Queue the first requests of a shard.
@@ -125,10 +135,15 @@ class _RequestQueue:
         self.shards.append(shard)
 
     def retry(self, shard: _OpenShard, text_request: _TextRequest) -> None:
-        """Queue the next attempt before all other requests."""
+        """Queue the next attempt before all other requests, so that its shard ends soon."""
         self.waiting.appendleft(self._make_request(shard, text_request))
 
     def _make_request(self, shard: _OpenShard, text_request: _TextRequest) -> Request:
+        """Return the request of the next attempt, and count it in ``text_request.requested``.
+
+        Its key is (shard, text_request, number of the attempt). With verification it has the
+        prompts of every label, under which the text is scored.
+        """
         attempt = text_request.requested
         text_request.requested += 1
         source, label, variant = text_request.source, text_request.label, text_request.variant
@@ -165,7 +180,7 @@ class _RequestQueue:
         return Choice(attempt - first, count, seed)
 
 
-def write_shards(
+def generate_shards(
     writer: Writer,
     prompts: Prompts,
     recipe: DatasetRecipe,
@@ -173,7 +188,7 @@ def write_shards(
     tick: Callable[[int], object],
     variant: Variant = Variant(None, 0),  # noqa: B008 - frozen
 ) -> Iterator[ShardRows]:
-    """Yield the rows of each shard, in order. They depend on sentences, recipe and variant only.
+    """Generate shards and yield the rows of each, in the order of ``sentences``.
 
     Texts of the next shards are requested before a shard is done, so that the batch stays full
     (``Writer.choose_queue_length``).
@@ -182,8 +197,8 @@ def write_shards(
         writer: the language model.
         prompts: the prompts of ``recipe``.
         recipe: the dataset's recipe.
-        sentences: the source sentences of each shard.
-        tick: called with every number of texts that are usable or given up.
+        sentences: the source sentences of each shard, read as the queue has room.
+        tick: called with 1 for each text that becomes usable or is given up.
         variant: the variant of the prompts.
     """
     decoding = recipe.decoding
@@ -220,11 +235,15 @@ def write_shards(
 
 
 def _make_shard_rows(shard: _OpenShard, recipe: DatasetRecipe) -> ShardRows:
+    """Return the raw and rejected rows of a shard whose attempts have all ended.
+
+    A server's texts are first compared with each other, which may reject some of them.
+    """
     if recipe.model.server is not None:
         _reject_same_texts(shard.requests, len(recipe.written_labels))
         for label in recipe.written_labels:
-            of_label = [request for request in shard.requests if request.label is label]
-            _reject_texts_that_begin_alike(of_label)
+            label_requests = [request for request in shard.requests if request.label is label]
+            _reject_texts_that_begin_alike(label_requests)
     rows = ShardRows([], [])
     for text_request in shard.requests:
         for row in _make_rows(text_request, recipe):
@@ -239,26 +258,31 @@ def _make_shard_rows(shard: _OpenShard, recipe: DatasetRecipe) -> ShardRows:
 
 
 def _reject_same_texts(text_requests: Sequence[_TextRequest], label_count: int) -> None:
-    """Reject the texts that a source sentence has under every label.
+    """Reject the texts that a source sentence has under every label, in the requests themselves.
 
     A server that returns them answers without reading the label.
+
+    Args:
+        text_requests: the requests of a shard; those of a source sentence are consecutive.
+        label_count: the number of labels, and so of requests of a source sentence.
     """
     if label_count < 2:
         return
     for start in range(0, len(text_requests), label_count):
-        of_sentence = text_requests[start : start + label_count]
-        same_texts = set.intersection(*(request.usable_texts for request in of_sentence))
-        for text_request in of_sentence:
+        sentence_requests = text_requests[start : start + label_count]
+        same_texts = set.intersection(*(request.usable_texts for request in sentence_requests))
+        for text_request in sentence_requests:
             for number, attempt in text_request.attempts.items():
                 if attempt.reason is None and attempt.completion.text in same_texts:
                     text_request.attempts[number] = attempt._replace(reason=SAME_FOR_LABELS)
 
 
 def _reject_texts_that_begin_alike(text_requests: Sequence[_TextRequest]) -> None:
-    """Reject a label's texts that begin with the same four words in most source sentences.
+    """Reject a label's texts that begin with the same four words for most source sentences.
 
-    Such words ("A rephrased version would be …") are about the task. Source sentences that begin
-    alike themselves (questions) excuse their texts.
+    Such words ("A rephrased version would be …") are about the task. Nothing is rejected where
+    many source sentences begin alike themselves (at least half as many as texts), as questions do,
+    nor in a shard of fewer than ``FEWEST_SENTENCES``. The requests themselves are changed.
 
     Args:
         text_requests: the requests of one label in one shard, one for each source sentence.
@@ -283,16 +307,17 @@ def _reject_texts_that_begin_alike(text_requests: Sequence[_TextRequest]) -> Non
 
 
 def _get_beginning(text: str) -> Words:
+    """Return the first ``BEGINNING_WORDS`` words of a text, case-folded, or all if it has fewer."""
     return split_words(text)[:BEGINNING_WORDS]
 
 
 def compute_text_seed(
     recipe: DatasetRecipe, variant: Variant, source: SourceSentence, label: str, attempt: int
 ) -> int:
-    """Return the seed of one completion.
+    """Return the seed of one completion, a hash of the recipe's seed and the arguments.
 
-    Without few-shot examples the variant is not part of the completion's identity. With
-    ``model.server.contrast`` one request, and so one seed, has the texts of all labels.
+    Without few-shot examples the variant is not hashed. With ``model.server.contrast`` one request,
+    and so one seed, has the texts of all labels.
 
     Args:
         recipe: the dataset's recipe.
@@ -312,7 +337,10 @@ def compute_text_seed(
 def make_text_request(
     prompts: Prompts, label: Label, text1: str, variant: Variant, seed: int
 ) -> Request:
-    """Return the request for one text of a label, with the label's own λ and γ.
+    """Return the request for one text of a label, with the label's decay constant and guidance.
+
+    For a server that gets few-shot examples as turns of a chat, the request has these turns instead
+    of counter-prompts, guidance and examples in the prompt.
 
     Args:
         prompts: the prompts of the recipe.
@@ -341,9 +369,12 @@ def make_text_request(
 
 
 def _make_rows(text_request: _TextRequest, recipe: DatasetRecipe) -> Iterator[Row]:
-    """Yield a row for every attempt, in order; ``sample`` counts the usable texts before it."""
+    """Yield a row for every attempt, in order; ``sample`` counts the usable texts before it.
+
+    Its ``reason`` is None for a raw row.
+    """
     source, label, variant = text_request.source, text_request.label, text_request.variant
-    # replay the attempts, as they may have ended in another order
+    # collect the usable texts again: the attempts may have ended in another order
     earlier = _TextRequest(source, label, variant)
     for number, attempt in sorted(text_request.attempts.items()):
         completion = attempt.completion

@@ -32,10 +32,11 @@ from sts_dino.hub.contract.schema import (
 )
 from sts_dino.hub.word_overlap import Words, compute_word_overlap, split_words
 
-# so many of an instruction's words in a row are a copy: "mean the same thing" is one, "a bad movie"
-# is not
-RUN = 4
-# an example leaks into a text with so many of its long words, or characters without spaces in a row
+# so many consecutive words of an instruction are a copy: "mean the same thing" is one, "a bad
+# movie" is not
+COPIED_WORDS = 4
+# an example leaks into a text that repeats so many of its long words, or, in a script without
+# spaces, so many consecutive characters
 LEAKED_WORDS = 3
 LONG_WORD_LETTERS = 5
 LEAKED_CHARACTERS = 8
@@ -67,6 +68,7 @@ class TextFilters:
         self._instructions = InstructionText(_list_instructions(recipe))
         self._get_example_words = cache(self._collect_example_words)
         self._get_traits = cache(self._collect_traits)
+        # in the order of the checks: the first rule that applies gives the reason
         rules = {
             EXAMPLE_COPY: self._is_example_copy,
             EXAMPLE_LEAK: self._has_example_leak,
@@ -100,39 +102,56 @@ class TextFilters:
         return self._compare_with_source(candidate)
 
     def _is_example_copy(self, candidate: _Candidate) -> bool:
+        """Return whether a text equals a text of its prompt's examples, case and punctuation apart.
+
+        False for a text without label and variant.
+        """
         if candidate.label is None or candidate.variant is None:
             return False
         examples = self._get_example_words(candidate.label.name, candidate.variant)
         return split_words(candidate.text) in examples
 
     def _collect_example_words(self, label: str, variant: Variant) -> set[Words]:
-        example_words: set[Words] = set()
+        """Return the words of each text of a prompt's examples, without texts of no word."""
+        example_words = {split_words(text) for text in self._list_example_texts(label, variant)}
+        return example_words - {()}
+
+    def _list_example_texts(self, label: str, variant: Variant) -> list[str]:
+        """Return both texts of each example in a label's prompt; empty without examples."""
+        texts: list[str] = []
         if variant.shots:
             for example in self._sets[variant.shots][variant.example_set][label]:
-                example_words |= {split_words(example.premise), split_words(example.hypothesis)}
-        return example_words - {()}
+                texts += [example.premise, example.hypothesis]
+        return texts
 
     def _has_example_leak(self, candidate: _Candidate) -> bool:
         """Return whether a text repeats what only the examples of its prompt say.
 
-        That is a name of an example, or most of an example's long words. Everything that the source
-        sentence has, too, does not count.
+        That is a name of an example; ``LEAKED_WORDS`` long words of one example sentence, if they
+        are at least half of the text's own long words; or ``LEAKED_CHARACTERS`` consecutive
+        characters of an example in a script without spaces. Words and characters of the source
+        sentence do not count.
         """
         if candidate.label is None or candidate.variant is None:
             return False
         traits = self._get_traits(candidate.label.name, candidate.variant)
         source_in_order = split_words(candidate.text1)
         source_words = set(source_in_order)
+
+        # names
         names = traits.names & set(_WORD.findall(candidate.text))
         if any(name.casefold() not in source_words for name in names):
             return True
 
+        # long words
         text_words = split_words(candidate.text)
         new_words = {word for word in text_words if len(word) >= LONG_WORD_LETTERS} - source_words
         for example_words in traits.long_words:
             leaked = len(example_words & new_words)
             if leaked >= LEAKED_WORDS and 2 * leaked >= len(new_words):
                 return True
+
+        # consecutive characters
         characters = "".join(text_words)
         source_characters = "".join(source_in_order)
         return any(
@@ -141,14 +160,10 @@ class TextFilters:
 
     def _collect_traits(self, label: str, variant: Variant) -> "_ExampleTraits":
         """Return what tells the examples of a prompt from other texts."""
-        sentences: list[str] = []
-        if variant.shots:
-            for example in self._sets[variant.shots][variant.example_set][label]:
-                sentences += [example.premise, example.hypothesis]
-        return _describe_examples(sentences, self._language)
+        return _describe_examples(self._list_example_texts(label, variant), self._language)
 
     def _is_prompt_echo(self, candidate: _Candidate) -> bool:
-        """Return whether a text copies the instructions, beyond the words that x1 has, too."""
+        """Return whether a text copies the instructions and has a word that x1 lacks."""
         if not self._instructions.is_copied_by(candidate.text):
             return False
         return not set(split_words(candidate.text)) <= set(split_words(candidate.text1))
@@ -192,8 +207,8 @@ class _ExampleTraits(NamedTuple):
 def _describe_examples(sentences: Sequence[str], language: str) -> _ExampleTraits:
     """Return the traits of example sentences.
 
-    A capitalised word is a name within a sentence that is mostly in lower case, except in a
-    language that capitalises its nouns, and where another example has the word in lower case.
+    A capitalised word counts as a name if it stands inside a sentence that is mostly in lower case,
+    and if no example has it in lower case. A language that capitalises its nouns has no names.
     """
     names: set[str] = set()
     long_words: list[frozenset[str]] = []
@@ -201,10 +216,11 @@ def _describe_examples(sentences: Sequence[str], language: str) -> _ExampleTrait
     for sentence in sentences:
         words = split_words(sentence)
         long_words.append(frozenset(word for word in words if len(word) >= LONG_WORD_LETTERS))
-        written_words = _WORD.findall(sentence)
-        in_lower_case = sum(word.islower() for word in written_words)
-        if 2 * in_lower_case > len(written_words):
+        cased_words = _WORD.findall(sentence)
+        lower_case_words = sum(word.islower() for word in cased_words)
+        if 2 * lower_case_words > len(cased_words):
             names.update(_NAME.findall(sentence))
+        # ``split_words`` makes each character of a script without spaces a word
         for start in range(len(words) - LEAKED_CHARACTERS + 1):
             run = words[start : start + LEAKED_CHARACTERS]
             if all(len(word) == 1 for word in run):
@@ -220,27 +236,28 @@ class InstructionText:
     """The words of the instructions without a source sentence."""
 
     def __init__(self, instructions: Iterable[str]):
-        self._parts: list[str] = []  # the words around a source sentence
+        self._parts: list[str] = []  # the words before and after the source sentence
         self._pieces: set[Words] = set()  # the words between two punctuation marks
         for instruction in instructions:
             for part in instruction.split(X1):
-                self._parts.append(_join_words(_split_without_numbers(part)))
-                self._pieces.update(map(_split_without_numbers, _PIECE_END.split(part)))
+                self._parts.append(_join_words(_split_masking_numbers(part)))
+                for piece in _PIECE_END.split(part):
+                    self._pieces.add(_split_masking_numbers(piece))
         self._pieces.discard(())
 
     def is_copied_by(self, text: str) -> bool:
         """Return whether a text is made of the instructions' words alone.
 
-        It is when it consists of whole pieces of the instructions, or is ``RUN`` or more of their
-        words in a row. Case, punctuation and the value of numbers do not matter: ``Sentence 3:``
-        is a copy of ``Sentence 2:``.
+        It is when it consists of whole pieces of the instructions, or of ``COPIED_WORDS`` or more
+        consecutive words of them. Case, punctuation and the value of numbers do not matter:
+        ``Sentence 3:`` is a copy of ``Sentence 2:``.
         """
-        text_words = _split_without_numbers(text)
+        text_words = _split_masking_numbers(text)
         joined = _join_words(text_words)
-        if len(text_words) >= RUN and any(joined in part for part in self._parts):
+        if len(text_words) >= COPIED_WORDS and any(joined in part for part in self._parts):
             return True
 
-        # numbers of words after which a sequence of whole pieces can end
+        # the positions in the text's words at which a sequence of whole pieces can end
         ends = {0}
         for start in range(len(text_words)):
             if start in ends:
@@ -251,19 +268,22 @@ class InstructionText:
         return bool(text_words) and len(text_words) in ends
 
 
-def _split_without_numbers(text: str) -> Words:
+def _split_masking_numbers(text: str) -> Words:
+    """Return the words of a text, every number in them as 0."""
     return tuple(re.sub(r"\d+", "0", word) for word in split_words(text))
 
 
 def _join_words(text_words: Words) -> str:
+    """Join words with a space around each, so that a substring of two texts has whole words."""
     return f" {' '.join(text_words)} "
 
 
 def filter_rows(raw: Sequence[Row], recipe: DatasetRecipe) -> tuple[list[Row], list[Row]]:
-    """Split the raw rows of a shard, in order, into kept rows and rejected ones.
+    """Split the raw rows of a shard, in order, into kept rows and rejected rows.
 
-    A row is rejected as identical, by verification or selection, as duplicate or as over_cap; it
-    gets a ``reason``, and stays in the config ``raw``.
+    The first reason that applies counts: IDENTICAL to the source sentence, a reason of the
+    verification or the selection, DUPLICATE of a kept row, OVER_CAP beyond ``max_per_label`` kept
+    rows of a source sentence and label. A rejected row is a copy with a ``reason``.
     """
     kept_rows: list[Row] = []
     rejected_rows: list[Row] = []
@@ -302,9 +322,11 @@ _NO_LANGUAGE = "zxx"  # the classifier's class of numbers and code
 
 
 def is_foreign(text: str, language: str) -> bool:
-    """Return whether a text is in another language than ``language``.
+    """Return whether a text is in another language than ``language``, as py3langid recognises it.
 
-    ``language``: one of ``sts_dino.hub.contract.recipe.RECOGNISED_LANGUAGES``.
+    Another language must be likelier by ``MARGIN`` nats, and without the capitalised words by
+    ``MARGIN_WITHOUT_NAMES``: foreign names alone do not make a text foreign. ``language``: one of
+    ``sts_dino.hub.contract.recipe.RECOGNISED_LANGUAGES``.
     """
     if _measure_language_margin(text, language) < MARGIN:
         return False
@@ -313,14 +335,16 @@ def is_foreign(text: str, language: str) -> bool:
 
 
 def _is_capitalised(word: str) -> bool:
-    letters = filter(str.isalpha, word)
-    return next(letters, "").isupper()
+    """Return whether the first letter of a word is a capital; False for a word without letters."""
+    letters = [character for character in word if character.isalpha()]
+    return bool(letters) and letters[0].isupper()
 
 
 def _measure_language_margin(text: str, language: str) -> float:
-    """Return by how many nats another language is likelier than ``language`` or one alike.
+    """Return how many nats the likeliest other language is likelier than ``language``.
 
-    Negative where every other language is less likely.
+    Languages that are written alike (``ALIKE``) count as ``language``. The margin is negative where
+    every other language is less likely.
     """
     import py3langid  # loads its model, half a second: not before a recipe asks for it
 

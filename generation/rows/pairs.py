@@ -52,21 +52,29 @@ def split_rows(rows: Iterable[Row], recipe: DatasetRecipe) -> dict[str, list[Row
 def make_finished_rows(
     kept_rows: Sequence[Row], pool: Sequence[Pair], recipe: DatasetRecipe
 ) -> dict[str, list[Row]]:
-    """Return the rows of every finished config, from the kept rows of one shard and split.
+    """Return the rows of every finished config of the schema, by the config's base name.
 
-    The keys are the configs' base names. ``pool`` holds the (text1, text2) that sampled negatives
-    are chosen from, where the schema has any.
+    Args:
+        kept_rows: the kept rows of one shard and split.
+        pool: the (text1, text2) that sampled negatives are chosen from; empty for a schema without
+            sampled negatives.
+        recipe: the dataset's recipe, which names the schema.
     """
     return FINISHING[recipe.schema_name](kept_rows, pool, recipe)
 
 
 def add_scores(kept_rows: Sequence[Row], raw: Sequence[Row], recipe: DatasetRecipe) -> list[Row]:
-    """Return the kept rows of a shard, with a soft ``score`` each where the recipe asks for them.
+    """Return the kept rows of a shard, each with a soft ``score`` if the recipe has soft scores.
 
-    The expected score of a text, Σ p(label | text)·score(label), is shifted, and narrowed if need
-    be: score(label) + k·(expected - mean expected), with the largest k ≤ 1 that stays within
-    [0, 1]. So the texts for each label have that label's smoothed score on average. ``raw``: all
-    raw rows of the shard, for the bias of calibrated labels.
+    A text's expected score is Σ p(label | text)·score(label), with smoothed scores. Its soft score
+    is score(target) + k·(expected - mean expected), where the mean is over the texts of its target
+    and k ≤ 1 is the largest factor that keeps all of them within [0, 1]. So the texts of each
+    target have its smoothed score on average.
+
+    Args:
+        kept_rows: the kept rows of the shard.
+        raw: all raw rows of the shard, for the bias of calibrated labels.
+        recipe: the dataset's recipe.
     """
     options = recipe.verification
     if options is None or options.scores != "soft":
@@ -95,7 +103,10 @@ def add_scores(kept_rows: Sequence[Row], raw: Sequence[Row], recipe: DatasetReci
 
 
 def _compute_scale(expected_scores: Sequence[float], score: float) -> float:
-    """Return the largest k ≤ 1 for which score + k·(expected - mean) stays within [0, 1]."""
+    """Return the largest k ≤ 1 for which all score + k·(expected - mean) are within [0, 1].
+
+    ``mean`` is the mean of ``expected_scores``.
+    """
     mean = fmean(expected_scores)
     most_above = max(expected_scores) - mean
     most_below = mean - min(expected_scores)
@@ -108,6 +119,7 @@ def _compute_scale(expected_scores: Sequence[float], score: float) -> float:
 
 
 def _compute_smoothed_scores(recipe: DatasetRecipe) -> dict[str, float]:
+    """Return label → smoothed score. Every label of a schema with scores has a score."""
     return {
         label.name: recipe.postprocess.smooth_score(label.score or 0.0)
         for label in recipe.written_labels
@@ -119,7 +131,8 @@ def make_scored_pairs(
 ) -> list[Row]:
     """Return the rows of the schema sts: generated pairs, then sampled negatives.
 
-    The generated pairs have smoothed or soft scores.
+    A generated pair has the soft score that ``add_scores`` gave it, else its label's smoothed
+    score.
     """
     scores = _compute_smoothed_scores(recipe)
     rows = [
@@ -134,10 +147,10 @@ def make_scored_pairs(
 def sample_negatives(
     kept_rows: Sequence[Row], pool: Sequence[Pair], seed: int, count: int
 ) -> list[Row]:
-    """Return for each source sentence up to ``count`` distinct texts of other ones, with score 0.
+    """Pair each source sentence with ``count`` texts of other source sentences; their score is 0.
 
-    A hash chooses where in the pool the search begins. There are fewer where the pool has no
-    further text.
+    A hash chooses where in the pool the search for a text begins. A source sentence gets fewer
+    negatives when the pool has no further text that differs from its own texts.
 
     Args:
         kept_rows: the kept rows of one shard and split.
@@ -145,14 +158,14 @@ def sample_negatives(
         seed: the recipe's seed.
         count: sampled negatives of a source sentence.
     """
-    # the first row and the texts of each source sentence
+    # collect the first row of each source sentence, and the texts that cannot be its negatives
     first_rows: dict[str, Row] = {}
     excluded = defaultdict[str, set[str]](set)
     for row in kept_rows:
         first_rows.setdefault(row["text1"], row)
         excluded[row["text1"]] |= {row["text1"], row["text2"]}
 
-    # its negatives
+    # choose its negatives, with the provenance of the first row
     negatives = []
     for text1, first_row in first_rows.items():
         for number in range(count):
@@ -172,7 +185,10 @@ def sample_negatives(
 def _find_other_text(
     pool: Sequence[Pair], start: int, text1: str, excluded: Collection[str]
 ) -> str | None:
-    """Return the first text2 in the pool, from ``start`` on, of another source sentence."""
+    """Return the first text2 of another source sentence that is not in ``excluded``, or None.
+
+    The search begins at position ``start`` (modulo the length of the pool) and wraps around.
+    """
     for step in range(len(pool)):
         other_text1, text2 = pool[(start + step) % len(pool)]
         if other_text1 != text1 and text2 not in excluded:
@@ -181,6 +197,7 @@ def _find_other_text(
 
 
 def _make_scored_row(row: Row, text2: str, score: float) -> Row:
+    """Return a row of the schema sts: the source sentence and provenance of ``row``, ``text2``."""
     return {
         "sentence1": row["text1"],
         "sentence2": text2,
@@ -190,6 +207,7 @@ def _make_scored_row(row: Row, text2: str, score: float) -> Row:
 
 
 def _select_provenance(row: Row) -> Row:
+    """Return the columns of a raw row that every finished row keeps, as far as the row has them."""
     names = (*PROVENANCE, LABEL_PROBABILITY, *EXAMPLE_SET)
     return {name: row[name] for name in names if name in row}
 
@@ -204,7 +222,10 @@ def make_labelled_texts(kept_rows: Sequence[Row], recipe: DatasetRecipe) -> list
 
 
 def make_classified_pairs(kept_rows: Sequence[Row]) -> list[Row]:
-    """Return the rows of the config ``pair-class``; labels in SNLI's order."""
+    """Return the rows of the config ``pair-class``: premise, hypothesis, and the label's number.
+
+    The numbers are SNLI's: the positions in ``NLI_LABELS``.
+    """
     return [
         {
             "premise": row["text1"],
@@ -217,15 +238,22 @@ def make_classified_pairs(kept_rows: Sequence[Row]) -> list[Row]:
 
 
 def make_triplets(
-    kept_rows: Sequence[Row], equal: bool, labels: Pair = ("entailment", "contradiction")
+    kept_rows: Sequence[Row],
+    may_be_equal: bool,
+    labels: tuple[str, str] = ("entailment", "contradiction"),
 ) -> list[Row]:
-    """Return triplets: a source sentence, and its i-th texts for two ``labels``.
+    """Return triplets: a source sentence, its i-th positive and its i-th negative text.
 
-    The first label gives the positive, the second the negative. ``equal``: whether they may be the
-    same text, as in the Auto-NLI authors' data. Both rows stay in ``pair-class``.
+    A text without a counterpart gives no triplet.
+
+    Args:
+        kept_rows: the kept rows of one shard and split.
+        may_be_equal: whether positive and negative may be the same text, as in the Auto-NLI
+            authors' data.
+        labels: the label of the positives and the label of the negatives.
     """
     first_rows: dict[str, Row] = {}
-    texts = defaultdict[Pair, list[str]](list)  # of (text1, label)
+    texts = defaultdict[tuple[str, str], list[str]](list)  # (text1, label) → its texts
     for row in kept_rows:
         first_rows.setdefault(row["text1"], row)
         texts[row["text1"], row["target"]].append(row["text2"])
@@ -235,7 +263,7 @@ def make_triplets(
         origin = {name: row[name] for name in ("source_id", *EXAMPLE_SET) if name in row}
         positives, negatives = (texts[anchor, label] for label in labels)
         for positive, negative in zip(positives, negatives, strict=False):
-            if equal or positive != negative:
+            if may_be_equal or positive != negative:
                 triplet = {"anchor": anchor, "positive": positive, "negative": negative}
                 triplets.append({**triplet, **origin})
     return triplets
@@ -259,7 +287,7 @@ def make_search_rows(kept_rows: Sequence[Row]) -> dict[str, list[Row]]:
         class_rows.append({"query": query, "passage": passage, "label": label, **provenance})
     return {
         "pair": pair_rows,
-        "query-triplet": make_triplets(kept_rows, equal=False, labels=("1", "0")),
+        "query-triplet": make_triplets(kept_rows, may_be_equal=False, labels=("1", "0")),
         "query-class": class_rows,
     }
 

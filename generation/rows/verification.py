@@ -45,6 +45,7 @@ def make_columns(completion: Completion, target: str, recipe: DatasetRecipe) -> 
 
 
 def _subtract_bias(row: Row, bias: LabelBias | None) -> dict[str, float]:
+    """Return label → log-likelihood of a row's text, in nats, less the label's bias if any."""
     if bias is None:
         return dict(row[LOG_LIKELIHOODS])
     return {label: nats - bias.get(label, 0.0) for label, nats in row[LOG_LIKELIHOODS].items()}
@@ -67,7 +68,7 @@ def compute_probabilities(
 
 
 def choose_likeliest_label(row: Row, bias: LabelBias | None = None) -> str:
-    """Return the label whose prompt makes the text likeliest.
+    """Return the label under whose prompt the text has the highest log-likelihood less bias.
 
     Among equals the row's target wins, then the first label.
     """
@@ -107,6 +108,7 @@ def compute_label_bias(raw: Sequence[Row], recipe: DatasetRecipe) -> dict[str, f
 
 
 def _average_labels(rows: Sequence[LabelBias], labels: Iterable[str]) -> dict[str, float]:
+    """Return label → mean of its values in ``rows``, of which there is at least one."""
     means = {}
     for label in labels:
         means[label] = fmean(row[label] for row in rows)
@@ -114,9 +116,10 @@ def _average_labels(rows: Sequence[LabelBias], labels: Iterable[str]) -> dict[st
 
 
 def should_retry(row: Row, recipe: DatasetRecipe) -> bool:
-    """Return whether to request the next attempt because verification will drop the text.
+    """Return whether the text fits another label better, so that verification will drop it.
 
-    A calibrated decision needs the whole shard, so it never asks for another attempt.
+    False when ``verification`` drops no text or is calibrated: a calibrated decision needs all raw
+    rows of the shard.
     """
     options = recipe.verification
     if options is None or options.calibrated or not options.drop:
@@ -130,7 +133,7 @@ def find_rejections(raw: Sequence[Row], recipe: DatasetRecipe) -> list[str | Non
     if options is None or not (options.drop or options.best_of > 1):
         return [None] * len(raw)
 
-    # texts that fit another label better
+    # drop the texts that fit another label better
     bias = compute_label_bias(raw, recipe)
     reasons: list[str | None] = [None] * len(raw)
     if options.drop:
@@ -138,7 +141,7 @@ def find_rejections(raw: Sequence[Row], recipe: DatasetRecipe) -> list[str | Non
             if choose_likeliest_label(row, bias) != row["target"]:
                 reasons[index] = OTHER_LABEL
 
-    # of the others, all but the most probable ones
+    # of the others, keep the most probable ones of each source sentence and label
     if options.best_of > 1:
         fitting = [row for row, reason in zip(raw, reasons, strict=True) if reason is None]
         best_texts = _choose_best_texts(fitting, recipe)

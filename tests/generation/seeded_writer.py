@@ -12,7 +12,7 @@ import numpy as np
 
 from sts_dino.generation.backends.protocol import Completion, Request
 from sts_dino.generation.inputs.sources import SourceSentence
-from sts_dino.generation.rows.attempts import write_shards
+from sts_dino.generation.rows.attempts import generate_shards
 from sts_dino.hub.contract.recipe import DecodingParameters, Variant
 from sts_dino.hub.contract.shards import read_shard
 
@@ -79,7 +79,7 @@ class ScoringWriter(SeededWriter):
 
 def write_pairs(writer, prompts, recipe, firsts, tick, variant=Variant(None, 0)):  # noqa: B008 - frozen
     """Raw and rejected rows of one shard."""
-    return next(write_shards(writer, prompts, recipe, [firsts], tick, variant))
+    return next(generate_shards(writer, prompts, recipe, [firsts], tick, variant))
 
 
 def rows_of(directory: Path, config: str) -> list[dict]:

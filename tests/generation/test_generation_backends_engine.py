@@ -23,8 +23,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from sts_dino.generation.backends import batch as live_batch
 from sts_dino.generation.backends import engine as engine_module
 from sts_dino.generation.backends import load_model, output_layer, shared_attention
+from sts_dino.generation.backends.batch import PlainBatch
 from sts_dino.generation.backends.engine import Engine
-from sts_dino.generation.backends.plain_batch import PlainBatch
 from sts_dino.generation.backends.protocol import Request, complete
 from sts_dino.hub.contract.recipe import DecodingParameters
 from sts_dino.hub.errors import InputError, RunError
@@ -309,12 +309,12 @@ def test_prompts_that_are_read_are_progress_before_the_first_text_is_done(engine
     monkeypatch.setattr(
         engine_module,
         "run_pass",
-        lambda *given: seen.append(engine.in_progress()) or run_pass(*given),
+        lambda *given: seen.append(engine.measure_texts_in_progress()) or run_pass(*given),
     )
     stream = engine.stream(deque(requests(12)), SETTINGS, 12, PREFIXES)
     next(stream)
     assert seen[0] == 0.0 < seen[-1] < 12 and seen == sorted(seen)
-    assert len([*stream]) == 11 and engine.in_progress() == 0.0
+    assert len([*stream]) == 11 and engine.measure_texts_in_progress() == 0.0
 
 
 @pytest.mark.parametrize(
@@ -411,7 +411,9 @@ def test_out_of_memory_halves_the_rows_loses_nothing_and_is_remembered(
         requests(18),
         engine if shared else Engine(original_of(lm), engine.tokenizer, shared=False),
     )
-    owner, name = (live_batch.LiveBatch, "next_pass") if shared else (PlainBatch, "_compute_logits")
+    owner, name = (
+        (live_batch.LiveBatch, "make_next_pass") if shared else (PlainBatch, "_compute_logits")
+    )
     real, error = (
         getattr(owner, name),
         torch.OutOfMemoryError("CUDA out of memory") if shared else MemoryError("no GiB"),
@@ -455,17 +457,17 @@ def test_out_of_memory_at_any_step_loses_nothing(owner, name, failing, lm, monke
 
 def test_several_workers_read_a_prompt_once_and_halve_their_own_rows(lm, monkeypatch, capsys):
     asked, one, two = requests(60), load_engine(lm), load_engine(lm, 2)
-    wanted, real = complete(one, asked, SETTINGS, 64), live_batch.LiveBatch.next_pass
+    wanted, real = complete(one, asked, SETTINGS, 64), live_batch.LiveBatch.make_next_pass
     assert complete(two, asked, SETTINGS, 128) == wanted
     assert sum(worker.tokens_computed for worker in two._workers) < 1.05 * one.tokens_computed
-    assert {worker.in_progress() for worker in two._workers} == {0.0}
+    assert {worker.measure_texts_in_progress() for worker in two._workers} == {0.0}
 
     def narrow(batch):
         if batch.rows > 20:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return real(batch)
 
-    monkeypatch.setattr(live_batch.LiveBatch, "next_pass", narrow)
+    monkeypatch.setattr(live_batch.LiveBatch, "make_next_pass", narrow)
     assert complete(two, asked, SETTINGS, 128) == wanted
     assert capsys.readouterr().err.count("out of memory with 64 rows: retrying with 32") == 2
     assert two.count_rows(SETTINGS) == 32
@@ -507,7 +509,7 @@ def test_memory_for_not_even_one_text_is_an_error(engine, monkeypatch):
             "you tried to allocate 9 bytes"
         )
 
-    monkeypatch.setattr(live_batch.LiveBatch, "next_pass", none)
+    monkeypatch.setattr(live_batch.LiveBatch, "make_next_pass", none)
     with pytest.raises(RunError, match="too small for one text at a time"):
         complete(engine, requests(2), SETTINGS, 4)
 

@@ -22,8 +22,9 @@ import psutil
 import pytest
 from small_runs import small_recipe
 
-from sts_dino.generation.executors.options import ClusterOptions, check_options
-from sts_dino.generation.executors.ray_connection import (
+from sts_dino.generation.executors.cluster import (
+    ClusterOptions,
+    check_options,
     convert_ray_refusal,
     join_cluster,
     list_withheld_secrets,
@@ -175,7 +176,7 @@ def test_workers_of_a_model_on_a_cpu_are_threads_and_others_are_on_ray(monkeypat
     assert two.needs_ray(of(fixed, dtype="bfloat16")) and not two.needs_ray(
         of(fixed, dtype="float32")
     )
-    monkeypatch.setattr("sts_dino.generation.executors.options.find_spec", lambda _: None)
+    monkeypatch.setattr("sts_dino.generation.executors.cluster.find_spec", lambda _: None)
     check_options(two, cpu)
     with pytest.raises(InputError, match="Ray is not installed"):
         check_options(two, gpu)
@@ -193,7 +194,7 @@ def test_tokens_stay_with_the_driver_unless_workers_need_them():
 
 
 def test_an_address_where_something_else_answers_is_refused_in_time(monkeypatch):
-    monkeypatch.setattr("sts_dino.generation.executors.ray_connection.ANSWER_SECONDS", 3)
+    monkeypatch.setattr("sts_dino.generation.executors.cluster.ANSWER_SECONDS", 3)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:

@@ -33,7 +33,7 @@ def test_every_row_is_written_again_identically_and_its_steps_are_the_formula(ru
         for row in rows_of(run, config)[:2]:
             found = explain.explain_row(run, f"{row['source_id']}/{row['target']}/{row['attempt']}")
             assert found.differences == []
-            assert found.row["text2"] == row["text2"] == found.traced == found.regenerated.text
+            assert found.row["text2"] == row["text2"] == found.traced_text == found.regenerated.text
     row = next(row for row in rows_of(run, "raw") if row["target"] == "0")
     steps = explain.explain_row(run, f"{row['source_id']}/0/{row['attempt']}").steps
     assert any(step.delta < 0 and step.alpha < 1 for step in steps)

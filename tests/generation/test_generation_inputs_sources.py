@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sts_dino.generation.inputs.sources import GivenTexts, SourceSentence
+from sts_dino.generation.inputs.sources import SourceSentence, SourceStream
 from sts_dino.hub.contract.recipe import DatasetRecipe
 from sts_dino.hub.contract.recipe_file import load_recipe
 
@@ -25,7 +25,7 @@ def recipe(path, column="[text]", **more) -> DatasetRecipe:
 
 
 def given_texts(recipe: DatasetRecipe, count_tokens) -> tuple[list[SourceSentence], dict[str, int]]:
-    given = GivenTexts(recipe, count_tokens)
+    given = SourceStream(recipe, count_tokens)
     return list(given), dict(sorted(given.skipped.items()))
 
 

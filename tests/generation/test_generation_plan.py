@@ -14,7 +14,7 @@ from sts_dino.generation import plan, run
 from sts_dino.generation.backends.registry import load_preview, load_writer
 from sts_dino.generation.inputs.prompts import load_prompts
 from sts_dino.generation.inputs.sources import SourceSentence
-from sts_dino.generation.rows.attempts import write_shards
+from sts_dino.generation.rows.attempts import generate_shards
 from sts_dino.hub.contract.recipe import DatasetRecipe
 from sts_dino.hub.contract.recipe_file import load_recipe
 from sts_dino.hub.errors import InputError
@@ -156,7 +156,7 @@ def test_an_estimate_is_near_what_a_run_takes_and_not_below_it_if_a_slow_model_e
     assert estimate.memory_mb == 512
     started = clock()
     sentences = plan.survey_source(recipe, writer.count_tokens).sample
-    ((raw, rejected),) = write_shards(writer, prompts, recipe, [sentences], lambda _: None)
+    ((raw, rejected),) = generate_shards(writer, prompts, recipe, [sentences], lambda _: None)
     seconds = clock() - started
     texts = len(raw) + len(rejected)
     if slow:

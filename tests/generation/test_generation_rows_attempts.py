@@ -166,7 +166,7 @@ def test_a_shard_is_the_same_as_alone_while_the_next_ones_fill_the_batch(recipe,
         monkeypatch.setattr(
             worker.writer, "choose_queue_length", lambda settings, batch_size, ahead=ahead: ahead
         )
-        monkeypatch.setattr(attempts, "OPEN", bound)
+        monkeypatch.setattr(attempts, "MOST_PAIRS_AHEAD", bound)
         taken, begun, found = [], [], []
         asked = (taken.append(one) or one for one in tasks)
         for result in LocalExecutor(worker, Path()).run_tasks(asked, ticks.append):

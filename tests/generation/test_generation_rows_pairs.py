@@ -109,7 +109,7 @@ def test_triplets_and_classified_pairs():
     # the authors keep it
     equal = {"anchor": "r", "positive": "same", "negative": "same", "source_id": "r"}
     assert sorted(flat, key=lambda row: row["anchor"]) == [different, equal]
-    assert make_triplets(rows, equal=False) == [different]
+    assert make_triplets(rows, may_be_equal=False) == [different]
     labels = {(row["hypothesis"], row["label"]) for split in splits for row in split["pair-class"]}
     assert labels == {("e", 0), ("c", 2), ("e2", 0), ("same", 0), ("same", 2)}
 

@@ -19,7 +19,7 @@ import sts_dino.model_cards.render
 import sts_dino.release.publish
 import sts_dino.release.run
 from sts_dino import adapt, api
-from sts_dino.generation.executors.options import ClusterOptions
+from sts_dino.generation.executors.cluster import ClusterOptions
 from sts_dino.generation.run import load_checked_recipe, write_dataset
 from sts_dino.hub.assets import find_asset
 from sts_dino.hub.contract.licences import check_dataset, check_model

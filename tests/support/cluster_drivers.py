@@ -46,9 +46,9 @@ def _fork_local_workers() -> None:
     """Have a Ray instance that this process starts take ``forked_workers``, as the nodes of the
     cluster do.
     """
-    from sts_dino.generation.executors import ray_connection
+    from sts_dino.generation.executors import cluster
 
-    join = ray_connection.join_ray
+    join = cluster.join_ray
 
     def forking(*arguments: Any, **options: Any) -> None:
         # no import of Ray before it is due
@@ -60,7 +60,7 @@ def _fork_local_workers() -> None:
         parameters.__init__ = lambda self, **given: start(self, **own | given)
         join(*arguments, **options)
 
-    ray_connection.join_ray = forking
+    cluster.join_ray = forking
 
 
 if __name__ == "__main__":

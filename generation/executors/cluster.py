@@ -1,6 +1,6 @@
-"""The connection to Ray: an instance of this machine, or a cluster by its address.
+"""The cluster of a run: the command-line options for its workers, and the connection to Ray.
 
-No other user can reach the instance of this machine.
+Ray is an instance of this machine, which no other user can reach, or a cluster by its address.
 """
 
 import os
@@ -14,8 +14,11 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
+from sts_dino.hub import cli
 from sts_dino.hub.contract.recipe import DatasetRecipe
 from sts_dino.hub.errors import InputError, RunError
 from sts_dino.hub.untrusted import get_first_line
@@ -29,6 +32,83 @@ _LOOPBACK_HOSTS = ("localhost", "127.0.0.1")
 # A socket's path has at most 107 characters, and Ray adds to the folder's.
 _MOST_FOLDER_CHARACTERS = 30
 _HEAD_HINT = "give the address that `ray start --head` printed on the head node"
+
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """The command-line options of the workers of a run.
+
+    Args:
+        address: ``HOST:PORT`` of a Ray cluster, ``auto`` for the cluster of this machine, or None
+            for this machine alone.
+        workers: number of workers, on a cluster at most; None: one, or all that a cluster has room
+            for.
+        store: path or URL where workers leave their results; None: they send them.
+        cpus: CPUs of one worker.
+        gpus: GPUs of one worker.
+    """
+
+    address: cli.RayOption = None
+    workers: cli.WorkersOption = None
+    store: cli.StoreOption = None
+    cpus: cli.CpusOption = None
+    gpus: cli.GpusOption = None
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the workers' machines come and go, with versions and files of their own."""
+        return self.address is not None
+
+    def needs_ray(self, recipe: DatasetRecipe) -> bool:
+        """Return whether processes on Ray generate the texts of this recipe.
+
+        Otherwise threads of this process generate them, with one copy of the model on a CPU.
+        """
+        if self.is_remote:
+            return True
+        if self.workers is None:
+            return False
+        model = recipe.model
+        if model.device != "cpu" or model.device_map:
+            return True
+        if self.store is not None or self.cpus or self.gpus:
+            return True
+        # Where a text depends on its batch, one thread generates each shard alone.
+        return bool(recipe.decoding.batch_size) and model.dtype != "float32"
+
+
+def check_options(options: ClusterOptions, recipe: DatasetRecipe) -> None:
+    """Raise InputError for options that contradict each other or the recipe.
+
+    Also raises InputError when the options need Ray and Ray is not installed.
+    """
+    if options.workers is None and not options.is_remote:
+        values = {
+            "--store": options.store,
+            "--cpus-per-worker": options.cpus,
+            "--gpus-per-worker": options.gpus,
+        }
+        names = [name for name, value in values.items() if value is not None]
+        if names:
+            raise InputError(
+                ", ".join(names), "is for several workers", hint="add --workers N or --ray"
+            )
+        return
+    if options.gpus and options.gpus > 1 and not options.gpus.is_integer():
+        raise InputError(
+            "--gpus-per-worker",
+            f"is {options.gpus:g}",
+            allowed="a whole number, or a part of one GPU",
+        )
+    if not recipe.model.facts.local:
+        raise InputError(
+            "--ray, --workers",
+            f"are not for backend {recipe.model.backend}",
+            hint="raise model.server.concurrency: one process keeps a server busy",
+        )
+    # Ray is not imported here: its environment variables have to be set before that.
+    if options.needs_ray(recipe) and find_spec("ray") is None:
+        raise InputError("--ray, --workers", "Ray is not installed", hint="pip install .[ray]")
 
 
 def list_withheld_secrets(recipe: DatasetRecipe, store: str | None) -> tuple[str, ...]:
@@ -77,8 +157,9 @@ def start_local_ray(cpus: float, gpus: float | None, withheld: Sequence[str] = (
                 _temp_dir=f"{folder}/ray",  # Ray opens it to everyone; its parent stays closed
             )
         except Exception as error:  # Ray raises that itself, errors of its own and Python's
-            problem = f"cannot be started on this machine: {get_first_line(error)}"
-            raise RunError("Ray", problem) from error
+            raise RunError(
+                "Ray", f"cannot be started on this machine: {get_first_line(error)}"
+            ) from error
         finally:
             os.environ |= removed
         try:
@@ -111,7 +192,10 @@ def join_cluster(address: str) -> Iterator[Any]:
 
 
 def set_environment(variables: dict[str, str]) -> None:
-    """Set what Ray reads when it is imported, and what its processes inherit."""
+    """Set environment variables that Ray reads when it is imported, and its processes inherit.
+
+    Usage statistics are off. A worker without GPUs keeps the CUDA devices of its process visible.
+    """
     os.environ |= {
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -120,18 +204,18 @@ def set_environment(variables: dict[str, str]) -> None:
 
 
 def stay_on_loopback() -> None:
-    """Have Ray use 127.0.0.1 as this machine's address.
+    """Have Ray use 127.0.0.1 as this machine's address, as it does on macOS.
 
-    It does so on macOS; on Linux it would use another one.
+    On Linux it would use an address that other machines can reach.
     """
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     from ray._private import ray_constants
 
-    ray_constants.ENABLE_RAY_CLUSTER = False  # where Ray was imported before
+    ray_constants.ENABLE_RAY_CLUSTER = False  # Ray may have been imported before
 
 
 def join_ray(ray: Any, address: str, **options: Any) -> None:
-    """Call ``ray.init``, and keep the command's own handler of SIGTERM, which Ray replaces."""
+    """Call ``ray.init``, and restore the command's own handler of SIGTERM, which Ray replaces."""
     handler = signal.getsignal(signal.SIGTERM)
     ray.init(address, log_to_driver=False, logging_level="ERROR", **options)
     if callable(handler) and threading.current_thread() is threading.main_thread():
@@ -153,8 +237,9 @@ def require_answer(option: str, address: str) -> None:
             command, check=True, capture_output=True, text=True, timeout=ANSWER_SECONDS
         )
     except subprocess.TimeoutExpired as error:
-        problem = f"no Ray cluster answers there within {ANSWER_SECONDS} seconds"
-        raise InputError(option, problem, hint=_HEAD_HINT) from error
+        raise InputError(
+            option, f"no Ray cluster answers there within {ANSWER_SECONDS} seconds", hint=_HEAD_HINT
+        ) from error
     except subprocess.CalledProcessError as error:
         raise convert_ray_refusal(option, error) from error
 
@@ -163,22 +248,24 @@ def require_open_port(option: str, address: str) -> None:
     """Raise InputError unless ``address`` is ``HOST:PORT`` and something listens there."""
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdigit():  # ray:// is Ray Client's
-        allowed = "auto or HOST:PORT, e.g. 10.0.0.1:6379"
-        raise InputError(option, "is not an address", allowed=allowed)
+        raise InputError(
+            option, "is not an address", allowed="auto or HOST:PORT, e.g. 10.0.0.1:6379"
+        )
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS).close()
     except (OSError, OverflowError) as error:
-        problem = f"does not answer ({get_first_line(error)})"
-        raise InputError(option, problem, hint=_HEAD_HINT) from error
+        raise InputError(
+            option, f"does not answer ({get_first_line(error)})", hint=_HEAD_HINT
+        ) from error
     if host in _LOOPBACK_HOSTS:
-        stay_on_loopback()  # else Ray asks at this machine's other address
+        stay_on_loopback()  # else Ray looks for the cluster at this machine's other address
 
 
 class RayRefusal(NamedTuple):
-    """A reason in Ray's long answers (2.60) for not joining a cluster."""
+    """A reason for not joining a cluster, as Ray's long error messages (2.60) give it."""
 
     pattern: str
-    problem: str  # filled with the groups of the pattern
+    problem: str  # a format string for the groups of the pattern
     hint: str
 
 
@@ -209,7 +296,7 @@ REFUSALS = (
 def convert_ray_refusal(option: str, error: BaseException) -> InputError:
     """Return the InputError of one line for an error of Ray's health check or ``ray.init``.
 
-    A known refusal (``REFUSALS``) gets its own words, any other error its last line.
+    A known refusal gets its text in ``REFUSALS``, any other error the last line of its message.
     """
     parts = (error, error.__cause__, getattr(error, "stderr", ""))
     text = "\n".join(str(part) for part in parts if part).strip()
