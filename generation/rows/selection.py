@@ -69,13 +69,23 @@ def find_selector(recipe: DatasetRecipe) -> Path | None:
         require_safetensors(folder, place, "sentence-transformers")
         return folder
 
-    # The default encoder of the language
-    name = MINILM if recipe.language == "en" else MULTILINGUAL
-    found = find_minilm() if name == MINILM else find_downloaded_model(name)
-    if found is None:
+    default = find_default_selector(recipe.language)
+    if default is None:
+        name = get_default_selector(recipe.language)
         hint = f"sts-dino lm {name.lower()}, or name a folder in selection.path"
         raise InputError("selection", f"{name} is not on this machine", hint=hint)
-    return found
+    return default
+
+
+def get_default_selector(language: str) -> str:
+    """Return the name of the encoder that chooses texts of a language by default."""
+    return MINILM if language == "en" else MULTILINGUAL
+
+
+def find_default_selector(language: str) -> Path | None:
+    """Return the folder of the default encoder of a language; None if it is not here."""
+    name = get_default_selector(language)
+    return find_minilm() if name == MINILM else find_downloaded_model(name)
 
 
 def list_selector_files(folder: Path) -> list[Path]:

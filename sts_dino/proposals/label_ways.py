@@ -2,7 +2,7 @@
 
 ``plain`` is one request for each text. ``contrast`` is one request for the texts of all labels.
 ``best-of-n`` generates several texts of each label, and an encoder chooses among them. ``sts-dino
-experiment chat-ways`` compares them.
+experiment chat-ways`` compares them (``experiments/results/chat_ways.json``).
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,8 @@ PLAIN = "plain"
 CONTRAST = "contrast"
 BEST_OF_N = "best-of-n"
 WAYS = (PLAIN, CONTRAST, BEST_OF_N)
-DEFAULT_WAY = PLAIN  # of the recipes that sts-dino new and adapt propose
+# of the recipes that sts-dino new and adapt propose: the highest label agreement (docs/backends.md)
+DEFAULT_WAY = BEST_OF_N
 
 CANDIDATES = 4  # texts of a label among which the encoder chooses
 SPARE_ATTEMPTS = 4  # for texts that are rejected

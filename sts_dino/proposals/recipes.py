@@ -14,6 +14,7 @@ import yaml
 
 from sts_dino.generation.backends.registry import parse_server
 from sts_dino.generation.backends.server_probe import choose_top_k
+from sts_dino.generation.rows.selection import find_default_selector, get_default_selector
 from sts_dino.generation.run import describe_model
 from sts_dino.hub.assets import HINT_ANOTHER_LANGUAGE_MODEL, find_asset
 from sts_dino.hub.contract import licences
@@ -32,7 +33,13 @@ from sts_dino.hub.untrusted import join_lines, read_json_object, require_no_cros
 from sts_dino.payment import Payment
 from sts_dino.proposals.chat_server import choose_server
 from sts_dino.proposals.corpus import KINDS, Corpus, Profile
-from sts_dino.proposals.label_ways import DEFAULT_WAY, make_way
+from sts_dino.proposals.label_ways import (
+    BEST_OF_N,
+    CANDIDATES,
+    DEFAULT_WAY,
+    PLAIN,
+    make_way,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -436,12 +443,16 @@ def format_dataset_recipe(
     decoding = _make_decoding_section(generator, model, _estimate_longest(profile))
     selection = None
     if "server" in model:
-        way = make_way(DEFAULT_WAY, labels, model["server"].get("structured_output", False))
+        has_schema = model["server"].get("structured_output", False)
+        choices = CANDIDATES if has_schema else 1  # llama.cpp needs the schema for more
+        way = make_way(_choose_way(profile.language, labels), labels, has_schema, choices=choices)
         selection = way["selection"]
         decoding["max_attempts"] = way["decoding.max_attempts"]
-        if way["model.server.contrast"] is not None:
-            contrast = {"contrast": way["model.server.contrast"]}
-            model["server"] = {**model["server"], **contrast}
+        server_keys = {"contrast": way["model.server.contrast"]}
+        if way["model.server.choices"] > 1:
+            server_keys["choices"] = way["model.server.choices"]
+        stated_keys = {key: value for key, value in server_keys.items() if value is not None}
+        model["server"] = {**model["server"], **stated_keys}
     reject = ["example_copy", "prompt_echo", "control_characters", "too_long"]
     if profile.language in RECOGNISED_LANGUAGES:
         reject.append("wrong_language")
@@ -481,6 +492,19 @@ def format_dataset_recipe(
         examples=examples,
         postprocess=postprocess,
     )
+
+
+def _choose_way(language: str, labels: Sequence[str]) -> str:
+    """Return the way in which a server generates: the default one, or plain without its encoder."""
+    is_chosen_by_encoder = DEFAULT_WAY == BEST_OF_N and len(labels) > 1
+    if is_chosen_by_encoder and find_default_selector(language) is None:
+        name = get_default_selector(language).lower()
+        logger.info(
+            f"one text is generated for each label; sts-dino lm {name} brings the encoder that "
+            f"chooses the best of {CANDIDATES} (docs/backends.md)"
+        )
+        return PLAIN
+    return DEFAULT_WAY
 
 
 def _make_model_section(generator: Generator, choice: "PromptChoice | None") -> dict[str, Any]:

@@ -16,12 +16,35 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from serving import Reply, chat_answer, ordered_server
 from tiny_lm import make_tokenizer
 
-from sts_dino.experiments.chat_ways import ChatWays, Outcomes, summarize_outcomes
+from sts_dino.experiments.chat_ways import (
+    ChatWays,
+    Outcomes,
+    format_result,
+    summarize_outcomes,
+)
+from sts_dino.proposals.label_ways import BEST_OF_N, DEFAULT_WAY
 
 SENTENCES = [f"The ferry number {number} leaves the harbour at noon." for number in range(12)]
 FILE = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"  # its licence is known
 PROPS = {"total_slots": 1, "model_path": f"/models/{FILE}"}
 VERBOSE = {"content": "", "stopping_word": "", "truncated": False}
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_docs_have_the_measured_table_and_the_default_is_its_best_way():
+    kept = ROOT / "experiments/results/chat_ways.json"
+    result = ChatWays.model_validate_json(kept.read_bytes())
+    page = (ROOT / "docs/backends.md").read_text(encoding="utf-8")
+    table = [line for line in format_result(result).splitlines() if line.startswith("|")]
+    assert len(table) == 6 and set(table) <= set(page.splitlines())
+    independent = {
+        way: figures.judges["embeddinggemma-300m"] for way, figures in result.ways.items()
+    }
+    best = max(independent, key=lambda way: independent[way].agreement.value)
+    assert best == BEST_OF_N == DEFAULT_WAY
+    assert str(independent[best].over_plain) in page
 
 
 def test_agreement_is_of_a_ways_own_pairs_and_its_difference_is_of_the_same_sentences():

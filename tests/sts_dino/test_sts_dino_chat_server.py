@@ -100,15 +100,21 @@ def test_prices_and_budget_are_keys_of_a_server_alone():
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_default_way_is_one_constant(way, corpus, monkeypatch):
+@pytest.mark.parametrize("is_here", [True, False])
+def test_the_default_way_is_one_constant(way, is_here, corpus, monkeypatch):
     monkeypatch.setattr("sts_dino.proposals.recipes.DEFAULT_WAY", way)
+    monkeypatch.setattr(
+        "sts_dino.proposals.recipes.find_default_selector", lambda language: is_here or None
+    )
     with ordered_server(answer_json) as server:
         choices = CorpusChoices(lm=f"m@{server.base_url}", lm_license="mit")
         proposal = propose(corpus, corpus.with_name("texts.yaml"), "pairs", choices)
     recipe = load_recipe(proposal.recipe, DatasetRecipe)
     assert recipe.has_contrast == (way == CONTRAST)
-    assert (recipe.selection is not None) == (way == BEST_OF_N)
-    assert recipe.decoding.max_attempts == (8 if way == BEST_OF_N else 5)
+    is_chosen_by_encoder = way == BEST_OF_N and is_here
+    assert (recipe.selection is not None) == is_chosen_by_encoder
+    assert recipe.decoding.max_attempts == (8 if is_chosen_by_encoder else 5)
+    assert recipe.model.server.choices == (4 if is_chosen_by_encoder else 1)
 
 
 def start(folder: Path, *words: str) -> "subprocess.Popen[str]":
