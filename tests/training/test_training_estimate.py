@@ -74,6 +74,18 @@ def test_texts_stand_for_a_dataset_that_does_not_exist(tmp_path, data):
     assert share == pytest.approx(2 / 3 if is_triplet else 1)
 
 
+def test_a_licence_that_follows_from_a_teacher_is_no_obstacle_to_a_pilot(tmp_path):
+    """The rows of a pilot have no teacher, whose licence would cover them."""
+    missing = {"path": str(tmp_path / "nowhere"), "config": "default", "license": "cc0-1.0"}
+    teacher = {"path": str(make_llama(tmp_path / "teacher")), "license": "gemma"}
+    pairs = {"example_type": "graded-triplet", "loss": "MultipleNegativesRankingLoss"}
+    taught = {"example_type": "sts", "loss": "CorrelationLoss", "teacher": teacher}
+    datasets = [missing | pairs, missing | taught]
+    recipe = write_recipe(tmp_path, license="gemma", datasets=datasets)
+    words = ["--texts", write_texts(tmp_path), "--set", "arguments.max_steps=7"]
+    assert estimate_of(recipe, *words)["steps"] == 7
+
+
 def test_an_adapter_and_a_cut_vocabulary_are_estimated_too(tmp_path):
     base = {"path": str(make_llama(tmp_path / "llama")), "license": "mit"}
     adapted = base | {"pooling": "lasttoken", "prompt": 'It: "[X]" is:'}
