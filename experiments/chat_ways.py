@@ -328,7 +328,7 @@ def measure_ways(
     runs: Mapping[str, WayRun], judge_places: Mapping[str, str], cache: Path
 ) -> dict[str, WayFigures]:
     """Return the figures of each way; embeddings are kept in the folder ``cache``."""
-    figures = {way: count_texts(run) for way, run in runs.items()}
+    figures = {way: read_figures(run) for way, run in runs.items()}
     outcomes: dict[str, dict[str, Outcomes]] = {way: {} for way in runs}
     silence_transformers()
     for judge, place in judge_places.items():
@@ -346,19 +346,25 @@ def measure_ways(
     return figures
 
 
-def count_texts(run: WayRun) -> WayFigures:
-    """Return the counts of a run, without judges."""
+def read_figures(run: WayRun) -> WayFigures:
+    """Return the figures of a run that need no judge: its texts, tokens and seconds.
+
+    A text is paid for when the model generated it, also if it was rejected later.
+    """
     directory = run.directory
     counts = require_complete(directory).counts
     recipe = load_recipe(directory / RECIPE, DatasetRecipe)
     labels = recipe.written_labels
     wanted = counts["sources"] * sum(recipe.get_decoding(label).samples for label in labels)
+
+    # The usage of a server; a run in this process has no such file
     usage: dict[str, Any] = {}
     path = directory.with_name(f"{directory.name}.usage.json")
     paid = counts["requested"]
     if path.is_file():
         usage = json.loads(path.read_bytes())
-        paid = usage["answers"] * (len(labels) if recipe.has_contrast else 1)
+        texts_per_answer = len(labels) if recipe.has_contrast else 1
+        paid = usage["answers"] * texts_per_answer
     timing = json.loads(directory.with_name(f"{directory.name}.timing.json").read_bytes())
     kept = counts["kept"]
     return WayFigures(
@@ -366,7 +372,7 @@ def count_texts(run: WayRun) -> WayFigures:
         paid=paid,
         kept=kept,
         kept_of_wanted=compute_wilson_interval(kept, wanted),
-        kept_of_paid=compute_wilson_interval(kept, max(kept, paid)),
+        kept_of_paid=compute_wilson_interval(kept, paid),
         prompt_tokens=usage.get("prompt_tokens"),
         completion_tokens=usage.get("completion_tokens"),
         seconds=timing["seconds"],

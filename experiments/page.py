@@ -216,7 +216,7 @@ def format_effects(run_experiments: Sequence[RunExperiment]) -> str:
     effects: dict[tuple[str, str, str], EffectCells] = {}
     for experiment, result in run_experiments:
         seeds = str(result.data_seeds)
-        if experiment.rows:
+        if experiment.rows:  # of trained encoders
             seeds = f"{result.data_seeds} x {result.training_seeds}"
         for effect, difference in match_effects(experiment, result):
             paper_difference = get_paper_difference(experiment, effect)
@@ -230,10 +230,11 @@ def format_effects(run_experiments: Sequence[RunExperiment]) -> str:
             else:
                 cells.measured = ours
 
-    columns = ["experiment", "effect", "column", "paper", "here", "n", "verdict"]
-    columns += ["1.5B", "n", "verdict"]
+    shared_columns = ["n", "verdict"]
+    columns = ["experiment", "effect", "column", "paper", "here", *shared_columns]
+    columns += ["1.5B", *shared_columns]
     rows = [[*key, cells.paper, *cells.measured, *cells.repeated] for key, cells in effects.items()]
-    return format_table(columns, rows, names=10)
+    return format_table(columns, rows, names=len(columns))
 
 
 def format_verdict(difference: Difference, paper_difference: float | None) -> str:

@@ -319,7 +319,8 @@ def make_eval_result_files(results: Results) -> dict[str, str]:
     """Make the evaluation entries, ``.eval_results/BENCHMARK.yaml`` → content.
 
     Only scores on a whole test set have one. Our task and MTEB's task of one benchmark agree up to
-    rounding: the first score with the dataset's revision becomes the entry, else the last one.
+    rounding, so one entry stands for both: the first that knows the dataset's revision, or the last
+    one if none does.
     """
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
 
@@ -331,18 +332,19 @@ def make_eval_result_files(results: Results) -> dict[str, str]:
         earlier = entries.get(benchmark.file)
         if earlier and earlier.dataset_revision is not None:
             continue
-        data = score.data_revision
+        measured_on = score.data_revision
         if score.data_sha256:
-            data = f"rows with SHA-256 {score.data_sha256}"
+            measured_on = f"rows with SHA-256 {score.data_sha256}"
         entries[benchmark.file] = EvalResultEntry(
             dataset_id=benchmark.dataset_id,
             task_id=benchmark.task_id,
             value=round(score.main_score, 2),
             dataset_revision=_find_dataset_revision(score, benchmark),
-            notes=f"{score.main_metric} x 100; {data}",
+            notes=f"{score.main_metric} x 100; {measured_on}",
         )
     files = {}
     for name, entry in entries.items():
+        # results.json may be another machine's: no invisible characters in what is published
         tree = make_visible_tree(eval_result_entries_to_yaml([entry]))
         text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=YAML_WIDTH)
         files[f"{EVAL_RESULTS_FOLDER}/{name}.yaml"] = text

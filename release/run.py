@@ -87,11 +87,11 @@ def check_options(
         problem = f"apply to one recipe, but {len(paths)} are given"
         raise InputError("--limit and --set", problem, hint="give one recipe")
     if options.again and evaluation != EvaluationOptions():
-        hint = "leave out either it, or --tasks and the evaluation data"
+        hint = "leave out --again, or leave out --tasks and the evaluation data"
         raise InputError("--again", "scores nothing", hint=hint)
     if options.min_value is not None and any(is_model(path) for path in paths):
         problem = "applies to datasets, but a model's recipe is given"
-        raise InputError("--min-value", problem, hint="give it alone")
+        raise InputError("--min-value", problem, hint="give recipes of datasets only")
 
     # --append needs one dataset, and excludes other ways to publish
     if not options.append:

@@ -386,11 +386,12 @@ class Dataset:
 
 
 def find_dataset(location: str) -> Dataset:
-    """Return the dataset in a run directory, else of a Hub: a published run or any other dataset.
+    """Return a dataset by its location: a run directory, a published run, or any Hub dataset.
 
     ``location`` is a run directory or ORG/NAME[@REVISION]. Raises InputError when the dataset is
     missing or not finished, RunError when the Hub cannot be read.
     """
+    # what cannot be a Hub id counts as a path, so that the error names the missing directory
     if Path(location).is_dir() or not HUB_ID_PATTERN.fullmatch(location):
         run = open_local_run(Path(location), location)
         return _convert_run(run, run.manifest.name)

@@ -119,10 +119,10 @@ def format_score(score: float) -> str:
 
 
 def list_label_meanings(recipe: DatasetRecipe) -> dict[str, str]:
-    """Return label → meaning, of the labels of a recipe that state a meaning.
+    """Return label → meaning, for the labels of a recipe that state a meaning.
 
     A label is the name of a class, or the smoothed score that rows have. The meanings of labels
-    with one score are joined by "; ".
+    with the same score are joined by "; ".
     """
     meanings: dict[str, list[str]] = {}
     for label in recipe.written_labels:
@@ -130,7 +130,8 @@ def list_label_meanings(recipe: DatasetRecipe) -> dict[str, str]:
             continue
         name = label.name
         if recipe.dataset_schema.scored:  # rows have the smoothed score in place of the name
-            name = format_score(recipe.postprocess.smooth_score(label.score or 0.0))
+            assert label.score is not None, "the schema requires it"
+            name = format_score(recipe.postprocess.smooth_score(label.score))
         meanings.setdefault(name, []).append(label.meaning)
     return {name: "; ".join(texts) for name, texts in meanings.items()}
 

@@ -276,12 +276,12 @@ def _score_entry(
     start = time.perf_counter()
     try:
         for outcome in _measure_entry(scored, entry, data, embeddings):
-            if isinstance(outcome, RunError):
+            if isinstance(outcome, RunError):  # of one split of an MTEB task: the others go on
                 _log_failure(scored, entry, outcome)
             elif isinstance(outcome, NewScore):
                 scored.records.append(_write_record(scored, outcome))
                 _log_score(outcome.score, f"{time.perf_counter() - start:.1f} s")
-            else:
+            else:  # a record of an earlier run
                 scored.records.append(outcome)
                 _log_score(outcome.score, "kept")
             start = time.perf_counter()

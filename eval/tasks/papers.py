@@ -262,8 +262,9 @@ class Classification:
         """Make ``NAME/MODE-validation``: the score that chooses the regularisation."""
         task = self.make_task(mode)
         design = self.design.validation
-        assert design is not None
+        assert design is not None, "a design with a choice of the regularisation has one"
         fitted_on = [split for split in design.rows if split != design.scored]
+        # `make_task` ends the protocol with the words of the test's design
         protocol_without_design = task.protocol.rpartition("; ")[0]
         return replace(
             task,

@@ -197,8 +197,8 @@ def _hash_trial(model: Any) -> str:
 def _try_shared_attention(model: Any) -> AttentionPath:
     """Set the model to shared attention if that gives the logits of its own attention.
 
-    Else the model keeps its own. A model on several devices, or with recurrent states, is not
-    tried.
+    Else the model keeps its own, and the returned path has the reason. A model on several devices,
+    or with recurrent states, is not tried.
     """
     own = model.config.get_text_config()._attn_implementation
     if len({parameter.device for parameter in model.parameters()}) > 1:
@@ -210,13 +210,14 @@ def _try_shared_attention(model: Any) -> AttentionPath:
     ids = _draw_tokens(model)
     expected = _compute_own_logits(model, ids)
     rounding = _measure_rounding(model, ids, expected)
-    if rounding and ROUNDING * rounding > WIDEST:  # rounding would hide a wrong attention
+    if rounding and ROUNDING * rounding > WIDEST:
+        # Rounding would hide a wrong attention. Random tokens may magnify it, likely ones do not.
         ids = _make_likely(model, ids)
         expected = _compute_own_logits(model, ids)
         rounding = _measure_rounding(model, ids, expected)
 
     # Compute the same logits through shared attention
-    windows: set[int] = set()
+    windows: set[int] = set()  # of the layers, in tokens; the trial's attention adds them
     token = _WINDOWS.set(windows)
     try:
         with use_attention(model, TRIAL):
@@ -230,7 +231,7 @@ def _try_shared_attention(model: Any) -> AttentionPath:
         _WINDOWS.reset(token)
 
     # Compare them
-    window = min(windows, default=0)
+    window = min(windows, default=0)  # 0: no layer has one
     if 0 < window < len(ids):
         return AttentionPath(False, f"its window of {window} tokens is narrower than a prompt", own)
     difference = _describe_difference(logits, expected, rounding)

@@ -415,17 +415,24 @@ def _draw_rotating_sets(
     if len(premises) < shots:
         premises = set.union(*label_premises)
 
+    usable = {
+        label: [example for example in examples if example.premise in premises]
+        for label, examples in pool.items()
+    }
+
     sets: list[ExampleSet] = []
     for number in range(set_count):
-        example_set = {}
-        for label, examples in pool.items():
-            usable = [example for example in examples if example.premise in premises]
-            example_set[label] = _draw_examples(usable, shots, seed, "example set", shots, number)
+        identity = (seed, "example set", shots, number)
+        example_set = {
+            label: _draw_examples(examples, shots, identity) for label, examples in usable.items()
+        }
         sets.append(example_set)
     return sets
 
 
-def _draw_examples(examples: Sequence[Example], count: int, *identity: object) -> list[Example]:
+def _draw_examples(
+    examples: Sequence[Example], count: int, identity: tuple[object, ...]
+) -> list[Example]:
     """Return the ``count`` examples with the smallest hashes of (``identity``, premise)."""
     return heapq.nsmallest(
         count, examples, key=lambda example: make_seed(*identity, example.premise)

@@ -249,14 +249,19 @@ def _read_source(
 ) -> SourceSentences:
     """Read the usable sentences of the source (without those of ``run.base``), and store them."""
     model = executor.model
-    count_excess = ContextRoom(prompts, model).count_excess
-    source_texts = SourceStream(run.recipe, model.count_tokens, count_excess, model.is_control)
+    stream = SourceStream(
+        run.recipe,
+        model.count_tokens,
+        count_excess=ContextRoom(prompts, model).count_excess,
+        is_control=model.is_control,
+    )
     sentences: Iterable[SourceSentence] = ProgressBar(
-        source_texts, unit="text", desc=f"{run.recipe.name} source", delay=1
+        stream, unit="text", desc=f"{run.recipe.name} source", delay=1
     )
     if run.base is not None:
         sentences = run.base.select_new(sentences, _name_source(run))
-    return scratch.store_sentences(sentences, run.recipe.shard_size, source_texts.skipped)
+    # the stream counts what it skips while the sentences are stored
+    return scratch.store_sentences(sentences, run.recipe.shard_size, stream.skipped)
 
 
 def _log_source(run: DatasetRun, sentences: SourceSentences) -> None:

@@ -434,6 +434,7 @@ def parse_quantization(texts: Mapping[str, str] | None) -> dict[str, Any]:
 
 
 def _check_quantization(texts: dict[str, str]) -> dict[str, str]:
+    """Return argument → text unchanged. Raises ValueError that names an argument of bad YAML."""
     for key, text in texts.items():
         try:
             parse_quantization({key: text})

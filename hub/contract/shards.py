@@ -153,7 +153,10 @@ def read_shard(shard: Path | bytes, columns: Sequence[str] | None = None) -> lis
 
 
 def read_table(shard: Path | bytes, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read one shard as a table, as ``read_shard`` does."""
+    """Read a shard as a table: the named columns, or all.
+
+    Raises InputError when the shard is damaged. ``shard``: a path, or the file's bytes.
+    """
     name = "a shard" if isinstance(shard, bytes) else str(shard)
     source = pa.BufferReader(shard) if isinstance(shard, bytes) else shard
     with convert_reader_errors(name, RERUN_HINT):

@@ -443,16 +443,7 @@ def format_dataset_recipe(
     decoding = _make_decoding_section(generator, model, _estimate_longest(profile))
     selection = None
     if "server" in model:
-        has_schema = model["server"].get("structured_output", False)
-        choices = CANDIDATES if has_schema else 1  # llama.cpp needs the schema for more
-        way = make_way(_choose_way(profile.language, labels), labels, has_schema, choices=choices)
-        selection = way["selection"]
-        decoding["max_attempts"] = way["decoding.max_attempts"]
-        server_keys = {"contrast": way["model.server.contrast"]}
-        if way["model.server.choices"] > 1:
-            server_keys["choices"] = way["model.server.choices"]
-        stated_keys = {key: value for key, value in server_keys.items() if value is not None}
-        model["server"] = {**model["server"], **stated_keys}
+        selection = _add_server_way(model, decoding, profile.language, labels)
     reject = ["example_copy", "prompt_echo", "control_characters", "too_long"]
     if profile.language in RECOGNISED_LANGUAGES:
         reject.append("wrong_language")
@@ -492,6 +483,27 @@ def format_dataset_recipe(
         examples=examples,
         postprocess=postprocess,
     )
+
+
+def _add_server_way(
+    model: dict[str, Any], decoding: dict[str, Any], language: str, labels: Sequence[str]
+) -> dict[str, Any] | None:
+    """Add a server's way to generate to ``model`` and ``decoding``; return section ``selection``.
+
+    None where no encoder chooses among several texts.
+    """
+    server = model["server"]
+    has_schema = server.get("structured_output", False)
+    choices = CANDIDATES if has_schema else 1  # llama.cpp needs the schema for more
+    way = make_way(_choose_way(language, labels), labels, has_schema, choices=choices)
+    decoding["max_attempts"] = way["decoding.max_attempts"]
+    added_keys = {"contrast": way["model.server.contrast"]}
+    if way["model.server.choices"] > 1:
+        added_keys["choices"] = way["model.server.choices"]
+    stated_keys = {key: value for key, value in added_keys.items() if value is not None}
+    model["server"] = {**server, **stated_keys}
+    selection: dict[str, Any] | None = way["selection"]
+    return selection
 
 
 def _choose_way(language: str, labels: Sequence[str]) -> str:
