@@ -12,6 +12,7 @@ import typer
 import yaml
 
 from sts_dino.hub import cli
+from sts_dino.hub.contract.licences import choose_untaught_licence
 from sts_dino.hub.contract.recipe import ModelRecipe, TrainingData
 from sts_dino.hub.contract.recipe_file import load_recipe
 from sts_dino.hub.contract.run_dir import Manifest, require_complete
@@ -143,6 +144,7 @@ def make_baseline_recipe(recipe: ModelRecipe, steps: int) -> ModelRecipe:
     changes = {
         "name": f"{recipe.name}-copies",
         "pretty_name": f"{recipe.pretty_name}: SimCSE baseline",
+        "license": choose_untaught_licence(recipe),
         "datasets": tuple(datasets),
         "validation": (),
         "arguments": {**kept_arguments, "max_steps": str(steps)},

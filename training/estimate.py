@@ -20,7 +20,7 @@ import typer
 
 from sts_dino.hub import cli
 from sts_dino.hub.assets import find_asset
-from sts_dino.hub.contract import licences
+from sts_dino.hub.contract.licences import choose_untaught_licence
 from sts_dino.hub.contract.recipe import ModelRecipe
 from sts_dino.hub.contract.recipe_file import load_recipe
 from sts_dino.hub.errors import InputError
@@ -167,7 +167,7 @@ def make_pilot_data(
         row_file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         entry["path"] = str(row_file)
     entry["example_type"] = example_type.name
-    overrides = [f"datasets={json.dumps([entry])}", f"license={_find_base_licence(recipe)}"]
+    overrides = [f"datasets={json.dumps([entry])}", f"license={choose_untaught_licence(recipe)}"]
 
     # A cut vocabulary keeps the tokens of the same texts.
     if recipe.base.vocabulary is not None:
@@ -176,16 +176,6 @@ def make_pilot_data(
         vocabulary["path"] = str(text_file)
         overrides.append(f"base.vocabulary={json.dumps(vocabulary)}")
     return overrides
-
-
-def _find_base_licence(recipe: ModelRecipe) -> str:
-    """Return a licence that covers the base alone: a pilot has no teacher and no dataset.
-
-    The licence of the recipe may follow from them, and would be refused without them.
-    """
-    card = Path(recipe.base.path, "README.md") if recipe.base.path else None
-    base = licences.resolve_model_licence("base.license", recipe.base.license, card)
-    return licences.find_model_licences(base, [], "base.license")[0]
 
 
 def _read_texts(file: Path) -> list[str]:

@@ -350,6 +350,23 @@ def find_dataset_licences(
     return (MIXED_NON_COMMERCIAL if non_commercial else MIXED,)
 
 
+def choose_untaught_licence(recipe: ModelRecipe) -> str:
+    """Return a licence of the recipe's encoder without its teachers, for one that nobody publishes.
+
+    It is the recipe's own licence without a teacher. Else a teacher's terms may have decided that
+    licence, and would be missing: the licence is then a non-commercial one, if the base has one,
+    which suits any dataset.
+    """
+    if not any(dataset.teacher for dataset in recipe.datasets):
+        return recipe.license
+    card = Path(recipe.base.path, "README.md") if recipe.base.path else None
+    place = f"recipe {recipe.name}: base.license"
+    base = resolve_model_licence(place, recipe.base.license, card)
+    allowed = find_model_licences(base, [], place)
+    non_commercial = [name for name in allowed if load_licences()[name].non_commercial]
+    return (non_commercial or allowed)[0]
+
+
 def check_model(recipe: ModelRecipe, datasets: Iterable[tuple[str, str]]) -> Verdict:
     """Return the verdict on the encoder of a recipe.
 

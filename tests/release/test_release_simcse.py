@@ -9,6 +9,7 @@ from test_eval_run import EVALUATION, command
 from training_inputs import write_recipe
 
 from sts_dino.eval.encoders.load import load_encoder
+from sts_dino.hub.contract.licences import check_model
 from sts_dino.hub.contract.recipe import ModelRecipe, TrainingData
 from sts_dino.hub.contract.recipe_file import compute_fingerprint, format_recipe, load_recipe
 from sts_dino.hub.contract.results import read_results
@@ -53,6 +54,21 @@ def test_the_control_differs_in_what_it_is_trained_on_and_what_chooses_its_check
     same = {"base", "lora", "batch_size", "seed", "threads", "limit", "evaluation", "license"}
     assert all(getattr(found, key) == getattr(recipe, key) for key in same)
     assert ModelRecipe.model_validate(found.model_dump(mode="json")) == found
+
+
+def test_the_control_of_a_taught_encoder_is_not_under_its_teachers_licence(tmp_path):
+    teacher = {"path": str(tmp_path / "teacher"), "license": "gemma"}
+    data = {"path": str(tmp_path), "config": "default", "license": "cc0-1.0"}
+    pairs = data | {"example_type": "graded-triplet", "loss": "MultipleNegativesRankingLoss"}
+    taught = data | {"example_type": "sts", "loss": "CorrelationLoss", "teacher": teacher}
+    path = write_recipe(tmp_path, license="gemma", datasets=[pairs, taught], control="simcse")
+    recipe = load_recipe(path, ModelRecipe)
+    known = [("pairs", "cc0-1.0"), ("taught", "cc0-1.0")]
+    assert check_model(recipe, known).licence.id == "gemma"
+    baseline = make_baseline_recipe(recipe, steps=2)
+    assert check_model(baseline, [("pairs", "cc-by-nc-4.0")]).licence.non_commercial
+    with pytest.raises(InputError, match="does not cover its parts"):
+        check_model(baseline.model_copy(update={"license": "gemma"}), known)
 
 
 def test_what_is_refused_and_what_the_key_leaves_alone(tmp_path):
