@@ -2,7 +2,7 @@
 calls).
 
 A Qwen2.5-Coder model (`make lm`) generates sts-dino-qwen. Its label agreement and its downstream
-gain are measured: all-MiniLM-L6-v2 as downloaded, after unsupervised SimCSE on the same sentences,
+gain are measured: all-MiniLM-L6-v2 as published, after unsupervised SimCSE on the same sentences,
 on shuffled labels and on the pairs. The encoder is trained on the published dataset and published
 with it on the embedded Hub, and a clean process loads both by name. Each step is the command that a
 user types; finished steps are skipped.

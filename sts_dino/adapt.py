@@ -269,9 +269,9 @@ class Adaptation:
         downloads: dict[str, str] = {}
         if base.modules == "sentence-transformer":
             name = base.repo_id or Path(base.path or "").name
-            downloads[BASE_FOLDER] = f"{MINILM if is_minilm else name} as downloaded"
+            downloads[BASE_FOLDER] = f"{MINILM if is_minilm else name} as published"
         if find_minilm() and not is_minilm:
-            downloads[COMPARED_FOLDER] = f"{MINILM} as downloaded"
+            downloads[COMPARED_FOLDER] = f"{MINILM} as published"
         return downloads or {BASE_FOLDER: f"the encoder {base.start}"}
 
     @property

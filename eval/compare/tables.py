@@ -398,7 +398,7 @@ def describe_own_scores(
 
 
 def _describe_own_verdict(verdict: Verdict, score: TaskScore, other: str) -> str:
-    """Return a sentence: is the encoder better than the other one on the user's rows?
+    """Return a sentence: do the user's rows show that the encoder is better than the other one?
 
     Args:
         verdict: a tested verdict on the two encoders.
@@ -410,10 +410,13 @@ def _describe_own_verdict(verdict: Verdict, score: TaskScore, other: str) -> str
     ends = verdict.difference.tested[0]
     points = format_number(verdict.difference.points, signed=True)
     gain = f"{points} {format_interval(ends.low, ends.high, signed=True)}"
+    name = other or verdict.second
+    rows = f"on your {score.n} {score.unit}"
+    if verdict.word == "not significant":
+        return f"not decided {rows}: {gain} over {name}; keep that one until more pairs decide"
     if verdict.word != "better":
-        gain += f"; keep {'the download' if other else verdict.second}"
-    word = "not better" if verdict.word == "not significant" else verdict.word
-    return f"{word} than {other or verdict.second} on your {score.n} {score.unit}: {gain}"
+        gain += f"; keep {name}"
+    return f"{verdict.word} than {name} {rows}: {gain}"
 
 
 def format_text(table: ResultTable) -> str:

