@@ -21,9 +21,13 @@ LORA = Path("recipes/models/prompteol-auto-nli-20shot.yaml")
 def whole_dataset() -> recipe.DatasetRecipe:
     """A dataset recipe with every section."""
     found = load_recipe(Path("recipes/datasets/auto-nli.yaml"), recipe.DatasetRecipe)
-    server = recipe.Server(base_url="http://localhost:8000/v1", model="m")
+    contrast = recipe.Contrast(instruction="<X1>", keys={"entailment": "follows"})
+    server = recipe.Server(base_url="http://localhost:8000/v1", model="m").model_copy(
+        update={"contrast": contrast}
+    )
     model = found.model.model_copy(update={"server": server})
-    return found.model_copy(update={"model": model, "verification": recipe.Verification()})
+    sections = {"verification": recipe.Verification(), "selection": recipe.Selection()}
+    return found.model_copy(update={"model": model, **sections})
 
 
 def whole_model() -> recipe.ModelRecipe:
