@@ -8,7 +8,7 @@ score: 0.5 lies in the middle, where both other labels are farthest. The means a
 chosen texts of a shard, so the scale of the encoder does not matter.
 
 Cosines are rounded to the column's float32 before anything is decided, so that readers of the rows
-decide alike. The encoder loads before the first text is requested.
+decide alike. The encoder loads before any text is requested.
 """
 
 import heapq

@@ -448,11 +448,7 @@ def format_dataset_recipe(
         way = make_way(_choose_way(profile.language, labels), labels, has_schema, choices=choices)
         selection = way["selection"]
         decoding["max_attempts"] = way["decoding.max_attempts"]
-        server_keys = {"contrast": way["model.server.contrast"]}
-        if way["model.server.choices"] > 1:
-            server_keys["choices"] = way["model.server.choices"]
-        stated_keys = {key: value for key, value in server_keys.items() if value is not None}
-        model["server"] = {**model["server"], **stated_keys}
+        model["server"] = {**model["server"], **_list_way_keys(way)}
     reject = ["example_copy", "prompt_echo", "control_characters", "too_long"]
     if profile.language in RECOGNISED_LANGUAGES:
         reject.append("wrong_language")
@@ -492,6 +488,14 @@ def format_dataset_recipe(
         examples=examples,
         postprocess=postprocess,
     )
+
+
+def _list_way_keys(way: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a way for the section ``model.server``, without defaults."""
+    keys = {"contrast": way["model.server.contrast"]}
+    if way["model.server.choices"] > 1:
+        keys["choices"] = way["model.server.choices"]
+    return {key: value for key, value in keys.items() if value is not None}
 
 
 def _choose_way(language: str, labels: Sequence[str]) -> str:
