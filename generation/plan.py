@@ -324,6 +324,9 @@ class Plan:
 
     def _count_prompt_tokens(self, prompts: Sequence[SamplePrompt]) -> str:
         """Return the least, median and most tokens of these prompts, and the context, as text."""
+        model = self.recipe.model
+        if model.server is not None and not (model.path or model.repo_id):
+            return f"{len(prompts)} prompts; their tokens are not known without a tokenizer"
         counts = list[int]()
         for prompt in prompts:
             counts.append(self.writer.count_tokens(prompt.prompt))

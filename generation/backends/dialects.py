@@ -360,14 +360,27 @@ def read_answers(
 ) -> list[Answer]:
     """Return at most ``count`` answers: one for each choice, in the server's order.
 
-    The first one has the tokens of all. llama.cpp counts the tokens of the first choice alone.
-    Raises as ``read_answer``.
+    The first one has the prompt's tokens. Generated tokens are divided among the choices, since the
+    server reports their sum alone. llama.cpp counts the tokens of the first choice alone. Raises as
+    ``read_answer``.
     """
-    answers = [read_answer(payload, model, server, settings)]
+    first = read_answer(payload, model, server, settings)
     assert isinstance(payload, dict), "read_answer checks this"
-    tokens = None if server.dialect == "llamacpp" else 0
-    usage = {"prompt_tokens": tokens, "completion_tokens": tokens}
-    for choice in payload["choices"][1:count]:
+    choices = payload["choices"][:count]
+    if len(choices) == 1:
+        return [first]
+    has_sum = server.dialect != "llamacpp"
+    prompt_tokens = None if first.prompt_tokens is None or not has_sum else 0
+    answers: list[Answer] = []
+    for number, choice in enumerate(choices):
+        completion_tokens = None if number else first.completion_tokens
+        if has_sum and first.completion_tokens is not None:
+            share, remainder = divmod(first.completion_tokens, len(choices))
+            completion_tokens = share + (number < remainder)
+        usage = {
+            "prompt_tokens": prompt_tokens if number else first.prompt_tokens,
+            "completion_tokens": completion_tokens,
+        }
         alone = {**payload, "choices": [choice], "usage": usage}
         answers.append(read_answer(alone, model, server, settings))
     return answers

@@ -77,6 +77,7 @@ _INSERT = "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)"
 _COLUMNS = "SELECT name FROM pragma_table_info('answers')"
 _ADD_MODEL = "ALTER TABLE answers ADD COLUMN model TEXT"  # an earlier version stored none
 _TOTALS = """SELECT count(*) AS answers,
+    count(nullif(prompt_tokens, 0)) AS counted_requests,
     coalesce(sum(prompt_tokens), 0) AS prompt_tokens,
     coalesce(sum(completion_tokens), 0) AS completion_tokens,
     count(*) - count(prompt_tokens + completion_tokens) AS uncounted FROM answers"""
@@ -123,8 +124,9 @@ class AnswerCache:
     def sum_tokens(self) -> dict[str, int]:
         """Return sums over all answers, those of earlier processes included.
 
-        Keys: ``answers``, ``prompt_tokens``, ``completion_tokens``, and ``uncounted``, the number
-        of answers without a token count.
+        Keys: ``answers``, ``counted_requests`` (the requests with a token count: one answer of each
+        has the prompt's tokens), ``prompt_tokens``, ``completion_tokens``, and ``uncounted``, the
+        number of answers without a token count.
         """
         with self._lock_connection():
             cursor = self._connection.execute(_TOTALS)
@@ -203,6 +205,10 @@ TEACHER_ADVICE = Advice(
     fields="check what the server accepts",
     long="serve the model with a longer context, or leave out the longest texts",
 )
+
+
+class RefusedRequestError(InputError):
+    """A server refuses a request for its fields or its length."""
 
 
 class Pace:
@@ -447,7 +453,7 @@ class Client:
         # the word of OpenAI, vLLM and llama.cpp for a prompt too long
         if "context" in body.lower():
             hint = self.advice.long
-        return InputError(place, f"refuses the request, {problem}", hint=hint)
+        return RefusedRequestError(place, f"refuses the request, {problem}", hint=hint)
 
     def make_error(self, problem: str, hint: str) -> RunError:
         """Return the error for a server that fails."""
@@ -486,6 +492,7 @@ class OpenAIServer:
         self._spent_lock = threading.Lock()
         self._spent = self.usage["cost"] or 0.0
         self._has_few_choices = False  # whether a message says so
+        self._refuses_choices = False  # whether the server refuses the field n
         self._reserved = 0.0  # the highest cost of the requests under way
 
     def stream(
@@ -535,7 +542,7 @@ class OpenAIServer:
         index = 0 if request.choice is None else request.choice.number
         if index < len(answers):
             return answers[index]
-        if not self._has_few_choices:
+        if not self._has_few_choices and not self._refuses_choices:
             self._has_few_choices = True
             logger.warning(
                 f"server {self.server.base_url}: gives {len(answers)} of the texts that one "
@@ -587,7 +594,7 @@ class OpenAIServer:
         if cached:
             return cached
         with self._keep_budget(post.body) as add_cost:
-            payload = self.client.post(post.path, post.body)
+            payload = self._post_choices(post)
             try:
                 answers = read_answers(
                     payload, self.model, self.server, settings, count=len(post.keys)
@@ -597,16 +604,38 @@ class OpenAIServer:
             for answer in answers:
                 self.client.check_secret(f"{answer.text} {answer.finish_reason} {answer.model}")
             self._cache.add(post.keys, answers)
-            add_cost(answers[0])
+            add_cost(answers)
         return answers
 
-    @contextmanager
-    def _keep_budget(self, body: dict[str, Any]) -> Iterator[Callable[[Answer], None]]:
-        """Reserve the highest price of a request during a block; yield a function that adds the
-        price of its answer.
+    def _post_choices(self, post: _Post) -> object:
+        """Return the JSON for a request; without the field ``n`` where the server refuses it.
 
-        Raises RunError for a request beyond the budget. The function raises InputError for an
-        answer without a number of tokens, if there is a budget.
+        Raises what ``Client.post`` raises.
+        """
+        if "n" not in post.body:
+            return self.client.post(post.path, post.body)
+        if not self._refuses_choices:
+            try:
+                return self.client.post(post.path, post.body)
+            except RefusedRequestError:
+                logger.debug("a request with n is refused; it is sent again without n")
+        body = {name: value for name, value in post.body.items() if name != "n"}
+        payload = self.client.post(post.path, body)
+        if not self._refuses_choices:  # the field was the reason: the rest is taken
+            self._refuses_choices = True
+            logger.warning(
+                f"server {self.server.base_url}: refuses several texts in one request (the field "
+                "n); they are requested one by one (set model.server.choices=1 to skip this test)"
+            )
+        return payload
+
+    @contextmanager
+    def _keep_budget(self, body: dict[str, Any]) -> Iterator[Callable[[Sequence[Answer]], None]]:
+        """Reserve the highest price of a request during a block; yield a function that adds the
+        price of its answers.
+
+        Raises RunError for a request beyond the budget. The function raises InputError for
+        answers without a number of tokens, if there is a budget.
         """
         budget = self.server.budget
         prompt_bytes = len(json.dumps(body.get("messages") or body.get("prompt")).encode())
@@ -623,17 +652,17 @@ class OpenAIServer:
                 )
             self._reserved += highest
 
-        def add_cost(answer: Answer) -> None:
-            if budget is not None and None in (answer.prompt_tokens, answer.completion_tokens):
+        def add_cost(answers: Sequence[Answer]) -> None:
+            first = answers[0]
+            if budget is not None and None in (first.prompt_tokens, first.completion_tokens):
                 raise InputError(
                     f"server {self.server.base_url}",
                     "counts no tokens in its answers, so that a budget cannot be kept",
                     hint="leave out --budget (model.server.budget)",
                 )
+            completion_tokens = sum(answer.completion_tokens or 0 for answer in answers)
             with self._spent_lock:
-                self._spent += self._compute_price(
-                    answer.prompt_tokens or 0, answer.completion_tokens or 0
-                )
+                self._spent += self._compute_price(first.prompt_tokens or 0, completion_tokens)
 
         try:
             yield add_cost

@@ -10,11 +10,12 @@ from sts_dino.generation.backends.dialects import make_body
 from sts_dino.generation.inputs.prompts import Prompts
 from sts_dino.generation.inputs.sources import SourceSentence
 from sts_dino.generation.rows.attempts import make_text_request
+from sts_dino.hub.contract.recipe import Server
 
 logger = logging.getLogger(__name__)
 
 COST_LINE = "the server's texts: "
-FEWEST_ANSWERS = 10  # whose mean number of tokens is taken
+FEWEST_ANSWERS = 10  # to as many requests, whose mean number of tokens is taken
 MOST_SAMPLED = 50  # source sentences whose prompts are measured
 BYTES_PER_TOKEN = 4  # of English prompts, roughly; other languages have fewer
 ANSWER_TOKENS_SHARE = 0.5  # of the longest answer, before there are answers
@@ -39,7 +40,7 @@ def report_cost(
     if server is None:
         return
     texts = total * len(recipe.variants) * recipe.texts_per_source_sentence
-    texts_per_request = server.choices
+    texts_per_request = _get_answers_per_request(server, usage)
     if server.contrast is not None:
         texts_per_request = len(recipe.written_labels)
     requests = ceil(texts / texts_per_request)
@@ -69,21 +70,31 @@ def report_cost(
         )
 
 
+def _get_answers_per_request(server: Server, usage: Mapping[str, Any]) -> float:
+    """Return the texts of a request: ``choices``, or fewer where the server gave fewer so far."""
+    requests = usage.get("counted_requests", 0)
+    if requests < FEWEST_ANSWERS:
+        return server.choices
+    return min(server.choices, usage["answers"] / requests)
+
+
 def _measure_tokens(
     prompts: Prompts, sentences: Sequence[SourceSentence], usage: Mapping[str, Any]
 ) -> tuple[float, float]:
     """Return the mean number of prompt tokens and of generated tokens of a request.
 
-    They are measured on ``FEWEST_ANSWERS`` or more stored answers. With fewer, they are estimated:
+    They are measured on ``FEWEST_ANSWERS`` or more stored requests. With fewer, they are estimated:
     prompt tokens from the bytes of the requests, generated tokens from the longest answer.
     """
     recipe = prompts.recipe
     server = recipe.model.server
     assert server is not None, "report_cost checks this"
-    counted = usage.get("answers", 0) - usage.get("uncounted", 0)
-    if counted >= FEWEST_ANSWERS:
-        requests = counted / server.choices  # a stored answer is one of the choices of a request
-        return usage["prompt_tokens"] / requests, usage["completion_tokens"] / requests
+    requests = usage.get("counted_requests", 0)
+    if requests >= FEWEST_ANSWERS:
+        counted_answers = usage["answers"] - usage["uncounted"]
+        tokens_per_answer = usage["completion_tokens"] / max(1, counted_answers)
+        completion_tokens = tokens_per_answer * _get_answers_per_request(server, usage)
+        return usage["prompt_tokens"] / requests, completion_tokens
 
     # Too few answers: estimate from the requests themselves.
     lengths: list[int] = []

@@ -20,7 +20,7 @@ from sts_dino.generation.inputs.row_seeds import make_seed
 from sts_dino.generation.inputs.sources import SourceSentence
 from sts_dino.generation.rows import verification
 from sts_dino.generation.rows.filters import TextFilters
-from sts_dino.generation.rows.selection import add_cosines
+from sts_dino.generation.rows.selection import add_cosines, load_selector
 from sts_dino.generation.rows.verification import Row
 from sts_dino.hub.contract.recipe import DatasetRecipe, Label, Variant
 from sts_dino.hub.contract.schema import COSINE, SAME_BEGINNING, SAME_FOR_LABELS
@@ -201,6 +201,8 @@ def generate_shards(
         tick: called with 1 for each text that becomes usable or is given up.
         variant: the variant of the prompts.
     """
+    if recipe.selection is not None:
+        load_selector(recipe)  # one that cannot be loaded costs no text
     decoding = recipe.decoding
     filters = TextFilters(recipe, prompts.sets)
     ahead = writer.choose_queue_length(decoding, decoding.batch_size)

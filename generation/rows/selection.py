@@ -8,7 +8,7 @@ score: 0.5 lies in the middle, where both other labels are farthest. The means a
 chosen texts of a shard, so the scale of the encoder does not matter.
 
 Cosines are rounded to the column's float32 before anything is decided, so that readers of the rows
-decide alike. The encoder loads with the first shard.
+decide alike. The encoder loads before any text is requested.
 """
 
 import heapq
@@ -36,10 +36,10 @@ from sts_dino.hub.untrusted import (
     NO_CODE,
     NO_PICKLES,
     convert_model_errors,
+    require_modules,
     require_safetensors,
 )
 
-MODULES = "modules.json"  # of a folder of sentence-transformers
 _DECIDING_SUFFIXES = (".json", ".safetensors", ".txt", ".model")
 _PICKLES = ["*.bin", "*.pt", "*.pth", "*.pkl", "*.h5", "*.onnx", "openvino/*"]
 SMALLEST_NORM = 1e-12
@@ -63,10 +63,11 @@ def find_selector(recipe: DatasetRecipe) -> Path | None:
     if section.path is not None:
         folder = Path(section.path)
         place = f"selection.path {folder}"
-        if not (folder / MODULES).is_file():
+        if not folder.is_dir():
             hint = "give the folder of a sentence encoder, or leave path out"
-            raise InputError(place, f"no {MODULES} there", hint=hint)
-        require_safetensors(folder, place, "sentence-transformers")
+            raise InputError(place, "no such folder", hint=hint)
+        require_modules(folder, place)
+        require_safetensors(folder, place)
         return folder
 
     default = find_default_selector(recipe.language)
@@ -117,6 +118,8 @@ def load_selector(recipe: DatasetRecipe) -> Embed:
 
 @cache
 def _load_folder(folder: str) -> Embed:
+    require_modules(Path(folder), folder)
+    require_safetensors(Path(folder), folder)
     with convert_model_errors(folder):
         from sentence_transformers import SentenceTransformer
 

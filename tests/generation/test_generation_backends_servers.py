@@ -584,7 +584,7 @@ def test_kept_answers_outlive_their_process(tmp_path):
     AnswerCache(path).add([hash_request("a", 1)], [answer])
     cache = AnswerCache(path)
     assert cache.find(hash_request("a", 1)) == answer and cache.find(hash_request("a", 2)) is None
-    assert list(cache.sum_tokens().values()) == [1, 3, 0, 1]
+    assert list(cache.sum_tokens().values()) == [1, 1, 3, 0, 1]
     pages = cache._connection.execute("PRAGMA page_count").fetchone()[0]
     cache._connection.execute(f"PRAGMA max_page_count = {pages}")  # as a full disk does it
     with pytest.raises(
@@ -907,6 +907,7 @@ def test_an_answer_is_never_paid_for_twice_and_the_cost_adds_up(tmp_path):
         "answers": 8,
         "prompt_tokens": 80,
         "completion_tokens": 40,
+        "counted_requests": 8,
         "uncounted": 0,
         "cost": (80 * 2 + 40 * 10) / 1e6,
         "models": {},
@@ -920,6 +921,7 @@ def test_an_answer_is_never_paid_for_twice_and_the_cost_adds_up(tmp_path):
         "answers": 2,
         "prompt_tokens": 0,
         "completion_tokens": 0,
+        "counted_requests": 0,
         "uncounted": 2,
         "cost": None,
         "models": {},

@@ -3,6 +3,7 @@
 import json
 import re
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,10 @@ pytest.importorskip(
     "openai", reason='the extra openai is not installed: pip install -e ".[openai]"'
 )
 
+from sts_dino.generation.inputs.prompts import Prompts
 from sts_dino.generation.pipeline import job
+from sts_dino.generation.pipeline.server_cost import report_cost
+from sts_dino.generation.plan import describe_plan
 from sts_dino.generation.rows.filters import filter_rows
 from sts_dino.generation.rows.selection import add_cosines, choose_texts
 from sts_dino.hub.assets import find_asset
@@ -24,7 +28,7 @@ from sts_dino.hub.contract.recipe import DatasetRecipe, Selection
 from sts_dino.hub.contract.recipe_file import load_recipe
 from sts_dino.hub.contract.run_dir import Manifest
 from sts_dino.hub.contract.shards import read_shard
-from sts_dino.hub.errors import InputError
+from sts_dino.hub.errors import InputError, RunError
 from sts_dino.model_cards.render import render
 from sts_dino.proposals.label_ways import BEST_OF_N, CONTRAST, PLAIN, make_way
 
@@ -202,6 +206,123 @@ def test_the_texts_of_one_answer_are_candidates_also_of_a_server_that_lies_about
         assert cosines[text] == best.get(target, cosines[text])
 
 
+def write_best_of_4(
+    folder: Path, encoder: Path, reply: Callable[[dict[str, Any]], Reply], **changes: Any
+) -> tuple[list[dict[str, Any]], Manifest, dict[str, Any]]:
+    """Write a run with four candidates in one request; return requests, manifest and usage."""
+    with ordered_server(lambda body, _: reply(body)) as server:
+        selection = {"candidates": 4, "path": str(encoder)}
+        changes = {"selection": selection, "model.server.choices": 4, **changes}
+        recipe = make_recipe(folder, server.base_url, BEST_OF_N, **changes)
+        manifest, _ = write(recipe, folder / "run")
+    return server.bodies, manifest, json.loads((folder / "run.usage.json").read_text())
+
+
+@pytest.mark.parametrize("status", [400, 422])
+def test_a_server_that_refuses_n_is_asked_for_the_texts_one_by_one(
+    status, encoder, tmp_path, caplog
+):
+    def reply(body: dict[str, Any]) -> Reply:
+        if "n" in body:
+            return status, {}, json.dumps({"error": {"message": "n must be at most 1"}})
+        return answer_choices(body, 1)
+
+    pairs = 3 * len(SENTENCES)
+    bodies, manifest, _ = write_best_of_4(tmp_path, encoder, reply)
+    assert manifest.counts["kept"] == pairs
+    assert [body.get("n") for body in bodies].count(4) == 1, "it is not asked again"
+    assert len(bodies) == 4 * pairs + 1
+    assert caplog.text.count("set model.server.choices=1") == 1
+    assert "gives 1 of the texts" not in caplog.text
+
+
+def test_a_refusal_for_another_reason_is_not_blamed_on_n(encoder, tmp_path, caplog):
+    answer = json.dumps({"error": {"message": "no field seed"}})
+    with pytest.raises(InputError, match="refuses the request, HTTP 400") as caught:
+        write_best_of_4(tmp_path, encoder, lambda body: (400, {}, answer))
+    assert "\n" not in str(caught.value) and "model.server.choices" not in caplog.text
+
+
+def test_answers_without_usage_are_all_uncounted(encoder, tmp_path):
+    def reply(body: dict[str, Any]) -> Reply:
+        status, headers, text = answer_choices(body, 4)
+        return status, headers, json.dumps({"choices": json.loads(text)["choices"]})
+
+    _, _, usage = write_best_of_4(tmp_path, encoder, reply)
+    assert usage["uncounted"] == usage["answers"] == 4 * 3 * len(SENTENCES)
+    assert usage["counted_requests"] == 0
+
+
+def test_texts_of_one_answer_without_a_reason_are_judged_by_their_own_length(encoder, tmp_path):
+    """Four texts of 11 tokens are 44 tokens: none of them has reached the 40 of one text."""
+
+    def reply(body: dict[str, Any]) -> Reply:
+        status, headers, text = answer_choices(body, 4)
+        payload = json.loads(text)
+        payload["usage"]["completion_tokens"] = 11 * len(payload["choices"])
+        for choice in payload["choices"]:
+            del choice["finish_reason"]
+            choice["message"]["content"] = json.loads(choice["message"]["content"])["sentence"]
+        return status, headers, json.dumps(payload)
+
+    bodies, manifest, usage = write_best_of_4(
+        tmp_path, encoder, reply, **{"model.server.structured_output": False}
+    )
+    assert set(manifest.counts["rejected"]) == {"not_best"}
+    assert len(bodies) == 3 * len(SENTENCES)
+    assert usage["completion_tokens"] == 44 * len(bodies)
+
+
+@pytest.mark.parametrize(
+    ("most", "dialect", "requests"), [(4, "openai", 18), (1, "openai", 72), (4, "llamacpp", 18)]
+)
+def test_the_cost_of_further_texts_follows_the_requests_so_far(
+    most, dialect, requests, encoder, tmp_path, caplog
+):
+    """Each request has 10 prompt tokens, each text 5; llama.cpp counts those of the first alone."""
+
+    def reply(body: dict[str, Any]) -> Reply:
+        status, headers, text = answer_choices(body, most)
+        payload = json.loads(text)
+        if dialect == "llamacpp":
+            payload["usage"]["completion_tokens"] = 5
+            payload["__verbose"] = {"content": "", "stopping_word": "", "truncated": False}
+        return status, headers, json.dumps(payload)
+
+    dialects = {"model.server.dialect": dialect}
+    _, _, usage = write_best_of_4(tmp_path, encoder, reply, **dialects)
+    recipe = load_recipe(tmp_path / "run" / "recipe.yaml", DatasetRecipe)
+    caplog.clear()
+    caplog.set_level("INFO")
+    report_cost(Prompts(recipe, {}), [], len(SENTENCES), usage)
+    assert f"about {requests} requests, {requests * 10} prompt and 360 generated" in caplog.text
+
+
+def test_a_budget_reserves_all_texts_of_a_request(encoder, tmp_path):
+    """A text costs at most 0.056 and 0.005 on average: the first request reserves four."""
+    prices = {"model.server.price_per_million": [0, 1000], "model.server.budget": 0.2}
+    with pytest.raises(RunError, match=r"0\.0000 spent, and the next request may cost 0\.2240"):
+        write_best_of_4(tmp_path, encoder, lambda body: answer_choices(body, 4), **prices)
+
+
+def test_an_encoder_that_cannot_be_loaded_costs_no_text(encoder, tmp_path):
+    weights = next(encoder.rglob("*.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:-20])
+
+    def fail(body: dict[str, Any]) -> Reply:
+        pytest.fail("a text is paid for")
+
+    with pytest.raises(InputError, match="encoder") as caught:
+        write_best_of_4(tmp_path, encoder, fail)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_plan_needs_no_tokenizer_of_a_server(encoder, tmp_path):
+    selection = {"candidates": 4, "path": str(encoder)}
+    recipe = make_recipe(tmp_path, "http://h/v1", BEST_OF_N, selection=selection)
+    assert "their tokens are not known" in describe_plan(recipe, tmp_path / "run")
+
+
 def test_a_middle_label_keeps_the_text_between_the_extremes(tmp_path):
     recipe = make_recipe(tmp_path, "http://h/v1", BEST_OF_N)
     cosines = {
@@ -291,7 +412,10 @@ def test_wrong_settings_are_one_line(case, tmp_path):
 def test_a_missing_encoder_is_one_line(tmp_path, monkeypatch):
     selection = {"path": str(tmp_path)}
     recipe = make_recipe(tmp_path, "http://h/v1", BEST_OF_N, selection=selection)
-    with pytest.raises(InputError, match=r"no modules.json there"):
+    with pytest.raises(InputError, match=r"selection.path .*no modules.json"):
+        job.hash_inputs(recipe)
+    (tmp_path / "config.json").write_text('{"architectures": ["BertForSequenceClassification"]}')
+    with pytest.raises(InputError, match=r"selection.path .*is a cross-encoder"):
         job.hash_inputs(recipe)
     monkeypatch.setattr("sts_dino.generation.rows.selection.find_minilm", lambda: None)
     with pytest.raises(InputError, match="sts-dino lm all-minilm-l6-v2"):
