@@ -795,7 +795,7 @@ def test_a_hostile_answer_is_one_line_without_the_key_and_is_not_kept(
         writer = connect(server.base_url, tmp_path / "run", max_retries=retries, concurrency=1)
         found = failure(writer, REQUESTS)
     assert (
-        type(found) is error
+        isinstance(found, error)
         and all(word in str(found) for word in words)
         and "\x1b" not in str(found)
     )
