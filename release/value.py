@@ -28,6 +28,7 @@ import yaml
 from sts_dino.eval.audit.source import find_rows
 from sts_dino.hub import cli
 from sts_dino.hub.assets import find_student_recipe, resolve_shipped_path
+from sts_dino.hub.contract.licences import choose_untaught_licence
 from sts_dino.hub.contract.measured import Split, TrainedOn, TrainingValue, VariantPlan, write_json
 from sts_dino.hub.contract.published_paths import name_origin
 from sts_dino.hub.contract.recipe import TRAINING_KEYS, ModelRecipe, ValidationData
@@ -637,10 +638,14 @@ def make_variant_recipe(experiment: Experiment, training: Training) -> dict[str,
         "bootstrap_samples": VARIANT_BOOTSTRAP_SAMPLES,
     }
     if training.pairs is None:
-        return remove_training(tree) | {"seed": str(experiment.student.recipe.seed)}
-    return replace_training_data(
-        tree, training.variant, training.pairs, VARIANT_CONFIG, training.seed
-    )
+        variant = remove_training(tree) | {"seed": str(experiment.student.recipe.seed)}
+    else:
+        variant = replace_training_data(
+            tree, training.variant, training.pairs, VARIANT_CONFIG, training.seed
+        )
+    if not any(data.get("teacher") for data in variant.get("datasets", ())):
+        variant["license"] = choose_untaught_licence(experiment.student.recipe)
+    return variant
 
 
 def remove_training(tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -252,6 +252,19 @@ def test_an_encoder_may_read_pairs_as_several_example_types_and_the_baselines_as
     assert (types("copies"), types("people")) == ([("triplet", True)], [("sts", True)])
 
 
+def test_a_variant_without_the_teacher_is_not_under_its_licence():
+    place = {"path": "pairs", "config": "pairs", "license": "mit"}
+    teacher = {"path": "teacher", "license": "gemma"}
+    taught = {**place, "example_type": "sts", "loss": "CorrelationLoss", "teacher": teacher}
+    student = read_student(STUDENT, [f"datasets={json.dumps([taught])}", "license=gemma"])
+    experiment = Experiment(student, 60, (1,), "validation", 100, Path("out"), (), 1)
+    licence_of = {}
+    for variant in ("dataset", "copies"):
+        training = Training(variant, 1, Path("here"))
+        licence_of[variant] = make_variant_recipe(experiment, training)["license"]
+    assert licence_of["dataset"] == "gemma" and licence_of["copies"] != "gemma"
+
+
 @pytest.mark.parametrize("variant", ["dataset", "copies", "people"])
 def test_pairs_in_the_place_of_a_hub_dataset_take_the_recipes_licence(variant):
     tree = read_yaml(Path("recipes/small/minilm-sts-dino.yaml"))
