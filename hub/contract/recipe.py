@@ -1081,14 +1081,14 @@ class DatasetRecipe(Strict):
 
     def _find_contrast_problems(self) -> Iterator[str]:
         """Yield a message for a section ``model.server.contrast`` that the recipe cannot serve."""
-        if not self.has_contrast:
+        contrast = self.model.server.contrast if self.model.server else None
+        if contrast is None:
             return
-        assert self.model.server is not None and self.model.server.contrast is not None
         key = "model.server.contrast"
         names = [label.name for label in self.written_labels]
-        if set(self.model.server.contrast.keys) != set(names) or len(names) < 2:
+        if set(contrast.keys) != set(names) or len(names) < 2:
             yield (
-                f"{key}.keys: gives keys for {', '.join(self.model.server.contrast.keys)}; "
+                f"{key}.keys: gives keys for {', '.join(contrast.keys)}; "
                 f"allowed: a key for each of two or more labels with texts: {', '.join(names)}"
             )
         if self.source.facts.generated:

@@ -39,7 +39,12 @@ from sts_dino.generation.backends.dialects import (
     make_body,
     read_answer,
 )
-from sts_dino.generation.backends.openai_server import AnswerCache, OpenAIServer, hash_request
+from sts_dino.generation.backends.openai_server import (
+    AnswerCache,
+    OpenAIServer,
+    RefusedRequestError,
+    hash_request,
+)
 from sts_dino.generation.backends.protocol import Completion, Request, complete, extract_text
 from sts_dino.generation.backends.registry import load_writer
 from sts_dino.generation.pipeline import job
@@ -713,7 +718,7 @@ LIKELIHOODS: list[dict] = [
         (
             UNEXPECTED,
             6,
-            InputError,
+            RefusedRequestError,
             ["['top_k'], key [key]", "sent: model, max_tokens", "leaves top_k out"],
             1,
         ),
@@ -795,7 +800,7 @@ def test_a_hostile_answer_is_one_line_without_the_key_and_is_not_kept(
         writer = connect(server.base_url, tmp_path / "run", max_retries=retries, concurrency=1)
         found = failure(writer, REQUESTS)
     assert (
-        isinstance(found, error)
+        type(found) is error
         and all(word in str(found) for word in words)
         and "\x1b" not in str(found)
     )

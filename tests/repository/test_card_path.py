@@ -20,7 +20,7 @@ READING = {
 READERS_OF_RUNS = ("hub/contract/run_dir.py", "hub/contract/recipe_file.py")
 # Python files and functions of ours that run for a card
 FILES = 22
-FUNCTIONS = {"dataset": 168, "model": 135}
+FUNCTIONS = {"dataset": 168, "model": 134}
 
 
 @pytest.fixture(scope="module", params=["dataset", "model"])
@@ -31,6 +31,8 @@ def walk(request, tmp_path_factory):
         dataset_run(directory, "sts")
     else:
         model_run(directory, (score(),))
+    # cached functions run in this first call alone, whichever tests ran before
+    render.main(directory, as_json=True)
     with record_walk("make_dataset_files", "make_model_files") as recorded:
         render.main(directory, as_json=True)
     return request.param, recorded
