@@ -3,11 +3,12 @@
 Each way generates the pairs of the same source sentences. Judge encoders order the pairs of a way
 by cosine, as ``sts-dino fidelity`` does: the pairs with the lowest cosines stand for the lowest
 label, as many as have it, and so on. Label agreement is the share of pairs that stand for their own
-label.
+label. With ``--seeds`` the proposed encoder is trained on the pairs of each way, too.
 """
 
 import json
 import logging
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,11 +35,13 @@ from sts_dino.eval.encoders.load import (
     load_encoder,
     require_model,
 )
+from sts_dino.experiments.domains import compare_rows
 from sts_dino.experiments.speed.trials import format_table
 from sts_dino.experiments.steps import Steps, hash_parts
+from sts_dino.experiments.variants import get_finished_config
 from sts_dino.generation.backends.registry import parse_server
-from sts_dino.hub.contract.measured import Interval, write_json
-from sts_dino.hub.contract.recipe import DatasetRecipe
+from sts_dino.hub.contract.measured import Estimate, Interval, write_json
+from sts_dino.hub.contract.recipe import DatasetRecipe, ModelRecipe
 from sts_dino.hub.contract.recipe_file import load_recipe
 from sts_dino.hub.contract.results import Frozen
 from sts_dino.hub.contract.run_dir import (
@@ -63,6 +66,7 @@ FEWEST_SENTENCES = 8
 EVERY_SENTENCE = 10**9  # more than a run has
 RESAMPLING_SEED = 0
 NAME = "chat-ways"  # of the datasets
+PUBLISHED = "published"  # the encoder before training
 
 Samples = NDArray[np.float64]
 
@@ -90,6 +94,8 @@ class WayFigures(Frozen):
     seconds: of generation. was_resumed: whether a killed run was resumed: some seconds are missing.
     rejected: reason → texts.
     judges: judge → figures.
+    gain: score of the encoder that the pairs trained, minus that of the encoder as published; None
+    without ``--seeds``.
     """
 
     wanted: int
@@ -103,6 +109,7 @@ class WayFigures(Frozen):
     was_resumed: bool
     rejected: dict[str, int]
     judges: dict[str, JudgeFigures] = Field(default_factory=dict)
+    gain: Estimate | None = None
 
 
 class ChatWays(Frozen):
@@ -112,6 +119,7 @@ class ChatWays(Frozen):
     sentences: the number of source sentences. corpus, sha256: their file.
     candidates, choices, selector: settings of ``best-of-n``. selecting_judge: the judge that is the
     selector, too, so that its agreement flatters this way.
+    seeds: training seeds of the encoders; 0: none was trained. task: on which they are scored.
     """
 
     model: str
@@ -124,14 +132,20 @@ class ChatWays(Frozen):
     selector: str
     selecting_judge: str | None
     ways: dict[str, WayFigures]
+    seeds: int = 0
+    task: str | None = None
 
 
 @dataclass(frozen=True)
 class WayRun:
-    """The finished run of a way. ``was_resumed``: as of ``WayFigures``."""
+    """The finished run of a way.
+
+    was_resumed: as of ``WayFigures``. encoder: the recipe of an encoder for its pairs.
+    """
 
     directory: Path
     was_resumed: bool
+    encoder: Path
 
 
 def main(
@@ -180,6 +194,9 @@ def main(
             "[default: all-minilm-l6-v2]",
         ),
     ] = None,
+    seeds: Annotated[
+        int, typer.Option(min=0, help="Training seeds of an encoder for each way; 0: train none")
+    ] = 0,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Result to write")] = None,
     folder: Annotated[Path, typer.Option("--folder", help="Folder of the steps")] = ARTIFACTS
     / "chat-ways",
@@ -216,6 +233,12 @@ def main(
             local = maker.propose(in_process)
             runs[SELF_DEBIASING] = maker.write(local, SELF_DEBIASING, {"premise_tokens": None})
         figures = measure_ways(runs, judge_places, folder / "embeddings")
+        task = None
+        if seeds:
+            trainer = WayTrainer(maker.steps, runs, seeds)
+            task = trainer.describe_task()
+            for way, gain in trainer.measure_gains().items():
+                figures[way] = figures[way].model_copy(update={"gain": gain})
 
     # The result
     selecting = str(find_minilm()) if encoder is None else encoder["path"]
@@ -231,6 +254,8 @@ def main(
         selector=selector or "all-minilm-l6-v2",
         selecting_judge=place_names.get(selecting),
         ways=figures,
+        seeds=seeds,
+        task=task,
     )
     if out is not None:
         write_json(out, result)
@@ -304,7 +329,69 @@ class WayMaker:
             write_text(mark, "")
         command = ["write", str(recipe), "--out", str(run), *format_settings(words)]
         self.steps.run_once("dataset", key, command, way, run / MANIFEST)
-        return WayRun(run, mark.exists())
+        return WayRun(run, mark.exists(), recipe.with_suffix(".encoder.yaml"))
+
+
+class WayTrainer:
+    """Trains the proposed encoder on the pairs of each way, and scores it; each step runs once.
+
+    runs: way → its run. seeds: the number of training seeds of each way. The first evaluation of
+    the encoder's recipe is the task. Raises InputError without one.
+    """
+
+    def __init__(self, steps: Steps, runs: Mapping[str, WayRun], seeds: int):
+        self.steps = steps
+        self.runs = runs
+        self.seeds = seeds
+        first, *_ = runs.values()
+        self.recipe = first.encoder
+        self.encoder = load_recipe(self.recipe, ModelRecipe)
+        if not self.encoder.evaluation:
+            raise InputError(
+                "--seeds",
+                f"the encoder that is proposed for {self.encoder.language} has no evaluation",
+                hint="leave it out: the agreement needs no encoder",
+            )
+        self.task, *_ = self.encoder.evaluation
+
+    def describe_task(self) -> str:
+        """Return the task and the split."""
+        return f"{self.task.task}, {self.task.split}"
+
+    def measure_gains(self) -> dict[str, Estimate]:
+        """Return way → the mean score of its encoders minus the score of the encoder as published.
+
+        The intervals resample the task's rows, and the training seeds with them.
+        """
+        published = self._score(PUBLISHED, self.encoder.base.location, PUBLISHED)
+        evaluations = {PUBLISHED: {NAME: [published]}}
+        for way, run in self.runs.items():
+            folders = [self._train(way, run, seed) for seed in range(1, self.seeds + 1)]
+            evaluations[way] = {NAME: folders}
+        compared = compare_rows(evaluations, {}, self.seeds, self.task.task, self.task.split)
+        return compared.over_first
+
+    def _train(self, way: str, run: WayRun, seed: int) -> Path:
+        """Return the evaluation of the encoder that the pairs of a way train."""
+        recipe = load_recipe(run.encoder, ModelRecipe)
+        section = recipe.datasets[0].model_dump(mode="json", exclude_unset=True)
+        section |= {"path": str(run.directory), "config": get_finished_config(run.directory)}
+        settings = [f"datasets={json.dumps([section])}", f"seed={seed}", "control=null"]
+        key = f"{run.directory.name}-{seed}"
+        out = self.steps.folder / "encoders" / key
+        command = ["train", str(run.encoder), "--out", str(out), *format_settings(settings)]
+        title = f"{way}, training seed {seed}"
+        self.steps.run_once("encoder", key, command, title, out / MANIFEST)
+        # else `score` scores it with every encoder
+        shutil.rmtree(out.with_name(f"{out.name}.base"), ignore_errors=True)
+        return self._score(title, str(out), key)
+
+    def _score(self, title: str, encoder: str, key: str) -> Path:
+        """Return the evaluation of an encoder on the task."""
+        out = self.steps.folder / "evaluations" / key
+        command = ["score", str(self.recipe), "--model", encoder, "--no-cache", "--out", str(out)]
+        self.steps.run_once("scores", key, command, title, out / "results.json")
+        return out
 
 
 def has_begun(run: Path) -> bool:
@@ -460,6 +547,7 @@ def format_result(result: ChatWays) -> str:
     judges = list(next(iter(result.ways.values())).judges)
     header = ["way", *(f"agreement, {judge}" for judge in judges)]
     header += ["kept of wanted", "kept of paid", "prompt tokens", "new tokens", "seconds a pair"]
+    header += ["gain"] if result.seeds else []
     rows = [format_way(way, figures, judges) for way, figures in result.ways.items()]
     lines = [
         format_table(header, rows, names=1),
@@ -467,6 +555,11 @@ def format_result(result: ChatWays) -> str:
         "place in the judge's order is their label's; 95 % intervals over source sentences, of "
         "shares Wilson's",
     ]
+    if result.seeds:
+        lines.append(
+            f"gain: score of the encoder trained on the pairs, minus that of the encoder as "
+            f"published; {result.task}; training seeds: {result.seeds}"
+        )
     if result.selecting_judge and any(way == WAYS[-1] for way in result.ways):
         lines.append(
             f"{result.selecting_judge} also chooses the texts of {WAYS[-1]}: its agreement "
@@ -481,6 +574,7 @@ def format_result(result: ChatWays) -> str:
 def format_way(way: str, figures: WayFigures, judges: Iterable[str]) -> list[str]:
     """Return the cells of a way."""
     tokens = [figures.prompt_tokens, figures.completion_tokens]
+    gains = [] if figures.gain is None else [str(figures.gain)]
     return [
         way,
         *(str(figures.judges[judge].agreement) for judge in judges),
@@ -488,4 +582,5 @@ def format_way(way: str, figures: WayFigures, judges: Iterable[str]) -> list[str
         f"{figures.kept_of_paid.value:.2f}",
         *("–" if count is None else f"{count:,}" for count in tokens),
         f"{figures.seconds / max(1, figures.kept):.2f}",
+        *gains,
     ]

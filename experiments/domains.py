@@ -392,6 +392,8 @@ def compare_rows(
     evaluations: Mapping[str, Mapping[str, Sequence[Path]]],
     seconds: Mapping[str, float],
     seeds: int,
+    task: str = TASK,
+    split: str = SPLIT,
 ) -> DomainResult:
     """Compare the rows, with a 95 % interval of each mean's difference to the first row.
 
@@ -402,6 +404,7 @@ def compare_rows(
         evaluations: row → domain → evaluation of each training seed.
         seconds: row → CPU seconds.
         seeds: the number of training seeds.
+        task, split: what the evaluations have in common.
     """
     from sts_dino.eval.compare.seeds import resample_data_seeds
     from sts_dino.eval.runs.records import read_evaluation
@@ -415,7 +418,7 @@ def compare_rows(
         outcomes = []
         for folders in evaluations.values():
             for folder in folders[domain]:
-                outcomes.append(read_evaluation(folder).read_outcomes(TASK, SPLIT))
+                outcomes.append(read_evaluation(folder).read_outcomes(task, split))
         resampled = resample(outcomes, "spearman", "all", SAMPLES, RESAMPLING_SEED + number)
         start = 0
         for name, folders in evaluations.items():

@@ -359,18 +359,12 @@ def choose_untaught_licence(recipe: ModelRecipe) -> str:
     """
     if not any(dataset.teacher for dataset in recipe.datasets):
         return recipe.license
-    allowed = find_model_licences(_resolve_base_licence(recipe), [], f"recipe {recipe.name}")
+    card = Path(recipe.base.path, "README.md") if recipe.base.path else None
+    place = f"recipe {recipe.name}: base.license"
+    base = resolve_model_licence(place, recipe.base.license, card)
+    allowed = find_model_licences(base, [], place)
     non_commercial = [name for name in allowed if load_licences()[name].non_commercial]
     return (non_commercial or allowed)[0]
-
-
-def _resolve_base_licence(recipe: ModelRecipe) -> Licence:
-    """Return the licence of the recipe's base: the recipe's ``base.license``, else its card's.
-
-    Raises InputError as ``resolve_model_licence``.
-    """
-    card = Path(recipe.base.path, "README.md") if recipe.base.path else None
-    return resolve_model_licence(f"recipe {recipe.name}: base.license", recipe.base.license, card)
 
 
 def check_model(recipe: ModelRecipe, datasets: Iterable[tuple[str, str]]) -> Verdict:
@@ -385,7 +379,8 @@ def check_model(recipe: ModelRecipe, datasets: Iterable[tuple[str, str]]) -> Ver
     recipe_name = f"recipe {recipe.name}"
 
     # the base, the training data and what a loss reads beside them
-    base_licence = _resolve_base_licence(recipe)
+    card = Path(recipe.base.path, "README.md") if recipe.base.path else None
+    base_licence = resolve_model_licence(f"{recipe_name}: base.license", recipe.base.license, card)
     base = Part("Base", name_origin(recipe.base.repo_id, recipe.base.path), base_licence)
     data = [
         Part("Training data", name, require_licence(f"{recipe_name}: dataset {name}", licence))

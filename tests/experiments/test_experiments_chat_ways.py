@@ -86,8 +86,9 @@ def test_a_killed_comparison_resumes_and_pays_for_no_request_twice(tmp_path):
     with ordered_server(answer, "llamacpp", {"/props": PROPS}) as server:
         words = ["experiment", "chat-ways", f"m@{server.base_url}", "--sentences", "texts.txt"]
         words += ["--limit", "10", "--judge", "first", "--judge", "second"]
-        words += ["--selector", "chooser", "--candidates", "2", "--in-process", "builtin"]
-        words += ["--out", "out.json", "--folder", "steps"]
+        words += ["--selector", "chooser", "--candidates", "2", "--folder", "steps"]
+        one_way = [sys.executable, "-m", "sts_dino", *words, "--way", "plain"]
+        words += ["--in-process", "builtin", "--out", "out.json"]
         command = [sys.executable, "-m", "sts_dino", *words]
         options = {"cwd": tmp_path, "env": environment, "encoding": "utf-8"}
 
@@ -112,6 +113,16 @@ def test_a_killed_comparison_resumes_and_pays_for_no_request_twice(tmp_path):
         subprocess.run(command, check=True, capture_output=True, **options)
         assert len(server.bodies) == requests
 
+        # An encoder of one way, trained on its finished pairs
+        words = [*one_way, "--seeds", "1", "--out", "gain.json"]
+        trained = subprocess.run(words, check=False, capture_output=True, **options)
+        assert trained.returncode == 0, trained.stderr
+        assert len(server.bodies) == requests
+
+    gains = ChatWays.model_validate_json((tmp_path / "gain.json").read_bytes())
+    gain = gains.ways["plain"].gain
+    assert gain is not None and gain.low <= gain.score <= gain.high
+    assert gains.seeds == 1 and "stsb/cosine, validation; training seeds: 1" in trained.stdout
     result = ChatWays.model_validate_json((tmp_path / "out.json").read_bytes())
     assert list(result.ways) == ["plain", "contrast", "best-of-n", "self-debiasing"]
     assert result.sentences == 10 and result.selecting_judge is None

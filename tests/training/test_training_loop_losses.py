@@ -309,8 +309,10 @@ def on_one_of_two_processes(rank, folder, out):
 
 
 def test_two_processes_compare_the_rows_of_the_whole_batch(encoder, folder, tmp_path):
-    forked = {"nprocs": 2, "start_method": "fork"}
-    torch.multiprocessing.start_processes(on_one_of_two_processes, (folder, tmp_path), **forked)
+    # "spawn": a fork of a process that has run torch on several threads can wait for ever
+    multiprocessing.start_processes(
+        on_one_of_two_processes, args=(folder, tmp_path), nprocs=2, start_method="spawn"
+    )
     results = torch.load(tmp_path / "results.pt")
     for name in IN_BATCH:
         alone = shared(encoder, name, 1)
@@ -484,7 +486,7 @@ def test_two_processes_have_the_loss_and_gradients_of_one(tmp_path):
     assert counts[0] != counts[1]  # else a mean of means would pass
     parts = loss.compute_parts(*batch)
     sum(parts.values()).backward()
-    multiprocessing.start_processes(one_of_two, args=(tmp_path,), nprocs=2, start_method="fork")
+    multiprocessing.start_processes(one_of_two, args=(tmp_path,), nprocs=2, start_method="spawn")
     both = torch.load(tmp_path / "two.pt")
     torch.testing.assert_close(
         both.pop("values"), torch.stack([value.detach() for value in parts.values()])
