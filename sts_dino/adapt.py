@@ -54,8 +54,8 @@ from sts_dino.new import (
     propose,
     propose_encoder,
 )
-from sts_dino.payment import Payment
 from sts_dino.probe import report_probe
+from sts_dino.proposals.chat_server import Payment
 from sts_dino.proposals.recipes import (
     STRONGER_ENCODER,
     assign_label_roles,
