@@ -42,8 +42,7 @@ class DataVersion(NamedTuple):
 class Record(BaseModel):
     """A task's score, and the encoder, settings and libraries that the score holds for.
 
-    ``revision`` and ``encoder`` (prompt, lengths, precision) decide the embeddings. In records of
-    earlier versions ``encoder`` is one hash of these settings and of the libraries. ``metric`` and
+    ``revision`` and ``encoder`` (prompt, lengths, precision) decide the embeddings. ``metric`` and
     ``aggregation`` compute the score from the outcomes, e.g. of a resample. ``metric`` and
     ``outcomes_sha256`` are None where no outcomes were kept.
     """
@@ -52,7 +51,7 @@ class Record(BaseModel):
 
     score: TaskScore
     revision: str
-    encoder: dict[str, str] | str
+    encoder: dict[str, str]
     settings: EvaluationSettings
     versions: dict[str, str]
     metric: Metric | None
@@ -270,14 +269,7 @@ def find_change(
 
 
 def _find_changed_encoding(record: Record, encoder: Encoder) -> str | None:
-    """Return how the encoder's prompt, precision and lengths differ; None when they do not.
-
-    Records of earlier versions have a hash of these settings and the libraries' versions.
-    """
-    if isinstance(record.encoder, str):
-        if record.encoder == encoder.key:
-            return None
-        return "it is of another encoding, or of other libraries"
+    """Return how the encoder's prompt, precision and lengths differ; None when they do not."""
     changes = []
     for name in sorted({*record.encoder, *encoder.settings}):
         was = record.encoder.get(name)
