@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from sts_dino.eval.encoders.load import Encoder
 from sts_dino.eval.scoring.outcomes import Outcomes
@@ -39,15 +39,13 @@ class DataVersion(NamedTuple):
     revision: str | None = None
 
 
-class Record(BaseModel):
+class Record(BaseModel, frozen=True, extra="forbid"):
     """A task's score, and the encoder, settings and libraries that the score holds for.
 
     ``revision`` and ``encoder`` (prompt, lengths, precision) decide the embeddings. ``metric`` and
     ``aggregation`` compute the score from the outcomes, e.g. of a resample. ``metric`` and
     ``outcomes_sha256`` are None where no outcomes were kept.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     score: TaskScore
     revision: str
