@@ -1,5 +1,6 @@
 """The local Hub as a process: starts, stops, many writers, power cuts, a full disk."""
 
+import contextlib
 import errno
 import hashlib
 import http.client
@@ -294,6 +295,27 @@ def test_no_token_outside_token_files(local_hub, hub_api, repo):
     assert local_hub.log_file.stat().st_size > 0 and re.fullmatch(
         r"hf_[A-Za-z0-9]{34}", local_hub.token
     )
+
+
+def test_the_files_of_a_gated_repo_of_an_earlier_version_stay_hidden(tmp_path):
+    hub = LocalHub(tmp_path / "hub")
+    with hub:
+        HfApi(endpoint=hub.endpoint, token=hub.token).create_repo("demo/gated", **DATASET)
+    with contextlib.closing(sqlite3.connect(hub.root / "hub.sqlite")) as database:
+        database.executescript(
+            "CREATE TABLE gates(repo INTEGER, mode TEXT);"
+            "INSERT INTO gates SELECT id, 'auto' FROM repos;"
+            "INSERT INTO refs SELECT id, 'refs/pr/1', 'x' FROM repos; PRAGMA user_version=2;"
+        )
+    with hub:
+        api = HfApi(endpoint=hub.endpoint, token=hub.token)
+        assert (
+            api.dataset_info("demo/gated").private
+            and ask(hub, "GET", "/api/datasets/demo/gated").status == 401
+        )
+        assert [ref.name for ref in api.list_repo_refs("demo/gated", **DATASET).branches] == [
+            "main"
+        ]
 
 
 @pytest.mark.parametrize(

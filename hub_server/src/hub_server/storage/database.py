@@ -15,6 +15,13 @@ from hub_server.storage.errors import CommandError
 
 _VERSION = 3  # of the tables; SQLite keeps the number as ``user_version``
 _LOCK_SECONDS = 30  # that a connection waits for another process's lock
+# Version 2 had gated repos and pull requests. The files of a gated repo must not become public.
+_FROM_VERSION_2 = """
+UPDATE repos SET private = 1 WHERE id IN (SELECT repo FROM gates);
+DELETE FROM refs WHERE name LIKE 'refs/pr/%';
+DELETE FROM xet_spaces;
+DROP TABLE xorbs;
+"""
 _SCHEMA = Path(__file__).with_name("schema.sql")
 
 
@@ -34,7 +41,7 @@ class Database:
             # write-ahead log into the file, which takes time.
             self._open_connection = self._connect()
             self._open_connection.execute("PRAGMA journal_mode=WAL")
-            self._create_tables()
+            self._upgrade()
         # OperationalError: the disk, a permission or a lock. Other errors: the file's content.
         except sqlite3.OperationalError as error:
             problem = f"cannot be opened or written ({error})"
@@ -47,19 +54,21 @@ class Database:
             problem = f"cannot be used ({error}); restore it, or take a new --root"
             raise CommandError(f"{path}: {problem}", exit_code=1) from error
 
-    def _create_tables(self) -> None:
-        """Create the tables of a new file in one transaction.
+    def _upgrade(self) -> None:
+        """Create the tables, or bring those of version 2 up to date, in one transaction.
 
-        Raises CommandError for tables of another version.
+        Raises CommandError for any other version.
         """
         version = self._open_connection.execute("PRAGMA user_version").fetchone()[0]
         if version == _VERSION:  # write nothing: a Hub on a full disk can still serve
             return
-        if version != 0:  # not a new file
+        if version not in (0, 2):  # 0: a new file
             problem = f"written by another version of the Hub (form {version}; allowed: {_VERSION})"
             hint = "serve it with that version, or take a new --root"
             raise CommandError(f"{self._path}: {problem}; {hint}", exit_code=1)
         script = _SCHEMA.read_text(encoding="utf-8")
+        if version == 2:
+            script = _FROM_VERSION_2 + script
         self._open_connection.executescript(
             f"BEGIN; {script} PRAGMA user_version={_VERSION}; COMMIT"
         )
