@@ -38,7 +38,7 @@ from sts_dino.generation.pipeline.code_digest import get_versions
 from sts_dino.generation.pipeline.directory import BaseRun
 from sts_dino.generation.pipeline.job import compute_run_key, hash_inputs
 from sts_dino.generation.pipeline.pilot_texts import RecordingWriter, is_batch_independent
-from sts_dino.generation.pipeline.server_cost import report_cost
+from sts_dino.generation.pipeline.reporting import report_cost
 from sts_dino.generation.pipeline.tasks import WriteSourceSentences
 from sts_dino.generation.pipeline.worker import Worker
 from sts_dino.generation.rows.attempts import generate_shards, make_text_request

@@ -167,17 +167,17 @@ def escape_prose(text: str) -> Markdown:
     return Markdown("\n".join(lines).strip())
 
 
-def escape_sample(text: str, limit: int = MOST_SAMPLE_CHARACTERS) -> Markdown:
+def escape_sample(text: str) -> Markdown:
     """Return a sample text as escaped Markdown of which no renderer makes a link.
 
-    The text is cut to ``limit`` characters before it is escaped. Renderers look for addresses such
-    as ``name.tld`` after they resolved entities, so escapes alone do not prevent a link. Therefore
-    a zero-width space follows each ``@`` and the first slash of ``//``, and precedes each dot of an
-    address.
+    The text is cut to ``MOST_SAMPLE_CHARACTERS`` before it is escaped. Renderers look for addresses
+    such as ``name.tld`` after they resolved entities, so escapes alone do not prevent a link.
+    Therefore a zero-width space follows each ``@`` and the first slash of ``//``, and precedes each
+    dot of an address.
     """
     text = make_visible_line(text)
-    if len(text) > limit:
-        text = text[: limit - 1].rstrip() + "…"
+    if len(text) > MOST_SAMPLE_CHARACTERS:
+        text = text[: MOST_SAMPLE_CHARACTERS - 1].rstrip() + "…"
     escaped = escape_inline(text).replace("@", f"@{ZERO_WIDTH_SPACE_ENTITY}")
     escaped = re.sub("/(?=/)", f"/{ZERO_WIDTH_SPACE_ENTITY}", escaped)
     return Markdown(DOT_IN_ADDRESS.sub(f"{ZERO_WIDTH_SPACE_ENTITY}.", escaped))

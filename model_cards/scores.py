@@ -16,7 +16,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import yaml
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from sts_dino.hub import scores as formats
 from sts_dino.hub.contract.measured import Repeats, Summary
@@ -83,10 +83,8 @@ VERDICT_PHRASES: dict[VerdictWord, str] = {
 SIMCSE, TRAINED = "SimCSE baseline", "trained"  # the encoder before training: ``Encoder.start``
 
 
-class PaperRow(BaseModel):
+class PaperRow(BaseModel, frozen=True, extra="forbid"):
     """One row of a paper's table; the keys are explained in ``papers.yaml``."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     tables: tuple[str, ...]
     row: str

@@ -26,7 +26,7 @@ import typer
 
 from sts_dino.eval.tasks.own import OwnData, OwnFiles, read_own
 from sts_dino.generation.executors.cluster import ClusterOptions
-from sts_dino.generation.pipeline.server_cost import COST_LINE
+from sts_dino.generation.pipeline.reporting import COST_LINE
 from sts_dino.generation.run import describe_model, is_built_in
 from sts_dino.hub import cli
 from sts_dino.hub.assets import find_asset
@@ -54,8 +54,8 @@ from sts_dino.new import (
     propose,
     propose_encoder,
 )
-from sts_dino.payment import Payment
 from sts_dino.probe import report_probe
+from sts_dino.proposals.chat_server import Payment
 from sts_dino.proposals.recipes import (
     STRONGER_ENCODER,
     assign_label_roles,

@@ -88,7 +88,7 @@ def write_pairs(
     from sts_dino.generation.executors.cluster import ClusterOptions
     from sts_dino.generation.run import load_checked_recipe, write_dataset
     from sts_dino.new import CorpusChoices, propose
-    from sts_dino.payment import Payment
+    from sts_dino.proposals.chat_server import Payment
 
     # Write the source sentences beside the run directory.
     directory = _get_run_directory("datasets", name)

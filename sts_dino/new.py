@@ -22,8 +22,8 @@ from sts_dino.hub.contract.run_dir import ARTIFACTS
 from sts_dino.hub.durable import write_bytes, write_text
 from sts_dino.hub.errors import InputError
 from sts_dino.hub.text_files import find_encoding
-from sts_dino.payment import Payment
 from sts_dino.probe import choose_prompt
+from sts_dino.proposals.chat_server import Payment
 
 logger = logging.getLogger(__name__)
 

@@ -116,7 +116,6 @@ def probe_recipe(
     both: bool = False,
     most_sentences: int = MOST_SENTENCES,
     seconds: float = PROBE_SECONDS,
-    clock: Clock = time.monotonic,
 ) -> list[PairQuality]:
     """Return how well the pairs of a recipe's prompt fit; ``both``: of both kinds of prompt.
 
@@ -130,7 +129,6 @@ def probe_recipe(
         both: whether the other kind of prompt is measured, too.
         most_sentences: source sentences, at most.
         seconds: about the time of generation for each kind of prompt.
-        clock: returns seconds.
 
     Raises InputError for a recipe that cannot be probed, and for a model that generates the texts
     of fewer than ``FEWEST_SENTENCES`` sentences in this time.
@@ -152,7 +150,7 @@ def probe_recipe(
     if len(qualities) == len(kinds) and len(corpora) == 1:
         return qualities
 
-    qualities = measure_kinds(kinds, load_engine(kinds[0]), most_sentences, seconds, clock)
+    qualities = measure_kinds(kinds, load_engine(kinds[0]), most_sentences, seconds)
     for quality in qualities:
         save_pair_quality(set_template(recipe, quality.chat), quality)
     return qualities
@@ -170,20 +168,19 @@ def measure_kinds(
     engine: Any,
     most_sentences: int = MOST_SENTENCES,
     seconds: float = PROBE_SECONDS,
-    clock: Clock = time.monotonic,
 ) -> list[PairQuality]:
     """Measure kinds of prompts of one recipe on the same sentences, with a loaded model.
 
     Args:
         kinds: the recipe with the plain prompt, with the chat template, or both.
         engine: the loaded model.
-        most_sentences, seconds, clock: as ``probe_recipe``.
+        most_sentences, seconds: as ``probe_recipe``.
 
     Raises InputError as ``probe_recipe``.
     """
     trials = prepare_trials(kinds, engine)
-    sentences = choose_sentences(trials[0], most_sentences, clock)
-    generate_texts(trials, sentences, seconds, clock)
+    sentences = choose_sentences(trials[0], most_sentences)
+    generate_texts(trials, sentences, seconds, time.monotonic)
     return [score_trial(trial, describe_corpus(kinds[0])) for trial in trials]
 
 
@@ -233,7 +230,7 @@ def prepare_trials(kinds: Sequence[DatasetRecipe], engine: Any) -> list[Trial]:
     return trials
 
 
-def choose_sentences(trial: Trial, most: int, clock: Clock) -> list["SourceSentence"]:
+def choose_sentences(trial: Trial, most: int) -> list["SourceSentence"]:
     """Return source sentences of the corpus, spread over it.
 
     A sentence that stands in the examples of its own prompt is left out: its pair would be copied.
@@ -242,7 +239,7 @@ def choose_sentences(trial: Trial, most: int, clock: Clock) -> list["SourceSente
     from sts_dino.generation.plan import prepare_pilot_source, spread
 
     recipe = trial.recipe
-    source = prepare_pilot_source(recipe, trial.writer, trial.prompts, clock)
+    source = prepare_pilot_source(recipe, trial.writer, trial.prompts, time.monotonic)
     usable = [
         sentence for sentence in source.sample if not is_in_examples(sentence.text, trial.prompts)
     ]

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from sts_dino.eval.audit.command import ConfigOption, silence_transformers
 from sts_dino.eval.audit.source import find_rows
@@ -58,7 +58,7 @@ Vectors = NDArray[np.float32]
 app = cli.make_app(__doc__)
 
 
-class TeachingFacts(BaseModel):
+class TeachingFacts(BaseModel, extra="forbid", frozen=True):
     """What ``teach.json`` holds: the teacher and the origin of the pairs.
 
     teacher, revision: the name of the encoder and the hash of its files, its Hub commit, or the
@@ -70,8 +70,6 @@ class TeachingFacts(BaseModel):
     seconds: the time of both encoders; texts encoded by an earlier call are not in it.
     pairs_sha256: the hash of ``pairs.parquet``.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     teacher: str
     revision: str

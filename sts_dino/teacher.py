@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from sts_dino.eval.encoders.load import (
     Encoder,
@@ -36,19 +36,15 @@ _CHECK_SERVER = "check what it serves"
 Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class _Vector(BaseModel):
+class _Vector(BaseModel, strict=True):
     """The embedding of the text with the number ``index`` in the request."""
-
-    model_config = ConfigDict(strict=True)
 
     index: int
     embedding: list[Number] = Field(min_length=1)
 
 
-class _Answer(BaseModel):
+class _Answer(BaseModel, strict=True):
     """An answer of an embeddings endpoint, in OpenAI's form. Other keys are ignored."""
-
-    model_config = ConfigDict(strict=True)
 
     model: str
     data: list[_Vector]

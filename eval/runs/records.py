@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from sts_dino.eval.encoders.load import Encoder
 from sts_dino.eval.scoring.outcomes import Outcomes
@@ -39,20 +39,17 @@ class DataVersion(NamedTuple):
     revision: str | None = None
 
 
-class Record(BaseModel):
+class Record(BaseModel, frozen=True, extra="forbid"):
     """A task's score, and the encoder, settings and libraries that the score holds for.
 
-    ``revision`` and ``encoder`` (prompt, lengths, precision) decide the embeddings. In records of
-    earlier versions ``encoder`` is one hash of these settings and of the libraries. ``metric`` and
+    ``revision`` and ``encoder`` (prompt, lengths, precision) decide the embeddings. ``metric`` and
     ``aggregation`` compute the score from the outcomes, e.g. of a resample. ``metric`` and
     ``outcomes_sha256`` are None where no outcomes were kept.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     score: TaskScore
     revision: str
-    encoder: dict[str, str] | str
+    encoder: dict[str, str]
     settings: EvaluationSettings
     versions: dict[str, str]
     metric: Metric | None
@@ -270,14 +267,7 @@ def find_change(
 
 
 def _find_changed_encoding(record: Record, encoder: Encoder) -> str | None:
-    """Return how the encoder's prompt, precision and lengths differ; None when they do not.
-
-    Records of earlier versions have a hash of these settings and the libraries' versions.
-    """
-    if isinstance(record.encoder, str):
-        if record.encoder == encoder.key:
-            return None
-        return "it is of another encoding, or of other libraries"
+    """Return how the encoder's prompt, precision and lengths differ; None when they do not."""
     changes = []
     for name in sorted({*record.encoder, *encoder.settings}):
         was = record.encoder.get(name)

@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from sts_dino.eval.scoring.outcomes import Measured, Outcomes
 from sts_dino.eval.tasks.rows import Vector
@@ -309,7 +309,7 @@ def _draw_counts(generator: np.random.Generator, rows: int, resamples: int) -> M
     return counts.reshape(rows, resamples).astype(np.float64)
 
 
-class EvaluationSettings(BaseModel):
+class EvaluationSettings(BaseModel, frozen=True, extra="forbid"):
     """Settings that decide a score and its interval, beside encoder and data.
 
     Cards and comparisons use the default settings. ``bootstrap_samples`` is the number of
@@ -317,8 +317,6 @@ class EvaluationSettings(BaseModel):
     (None: all rows). ``probe_seeds`` are the seeds of the probes. ``interval`` is "bca" in records
     of earlier versions; their intervals are recomputed.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     bootstrap_samples: Annotated[int, Field(ge=1)] = 1000
     interval: Method = "percentile"

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from sts_dino.hub.errors import InputError
 
@@ -201,14 +201,13 @@ RESTORE_HINT = (
 )
 
 
-class RowsPin(BaseModel):
+class RowsPin(BaseModel, frozen=True, extra="forbid"):
     """The pin of a split's published rows.
 
     ``rows``: their number. ``more``: the number of further rows that are accepted. ``sha256``: of
     the rows. ``subsets``: name → rows of every subset, in order.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     rows: int
     more: int = 0
     sha256: str | None = None

@@ -25,9 +25,8 @@ _PACKAGES = ("sts_dino.generation.", "sts_dino.hub.")
 _START = "sts_dino.generation.pipeline.job"  # the module that a run calls
 # module → what it does that decides no row
 UNDECIDING_MODULES = {
-    "sts_dino.generation.pipeline.reporting": "the progress bar, timing, a server's usage, "
-    "the manifest's provenance",
-    "sts_dino.generation.pipeline.server_cost": "the estimate of a server's price",
+    "sts_dino.generation.pipeline.reporting": "the progress bar, timing, a server's usage and "
+    "the estimate of its price, the manifest's provenance",
     "sts_dino.generation.pipeline.code_digest": "this digest",
     "sts_dino.hub.client.connection": "timeouts of a Hub, and how its failures are recognised",
     "sts_dino.hub.environment": "which environment variables are refused",

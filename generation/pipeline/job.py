@@ -14,8 +14,7 @@ from sts_dino.generation.pipeline.code_digest import CODE_ROOT, get_versions
 from sts_dino.generation.pipeline.directory import BaseRun, DatasetRun
 from sts_dino.generation.pipeline.finish import finish
 from sts_dino.generation.pipeline.pilot_texts import get_pilot_path
-from sts_dino.generation.pipeline.reporting import Progress, make_provenance
-from sts_dino.generation.pipeline.server_cost import report_cost
+from sts_dino.generation.pipeline.reporting import Progress, make_provenance, report_cost
 from sts_dino.generation.pipeline.source_sentences import (
     Scratch,
     SourceSentences,

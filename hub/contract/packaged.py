@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import platformdirs
 import yaml
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from sts_dino.hub.contract.run_dir import ARTIFACTS
 from sts_dino.hub.durable import hash_file
@@ -46,10 +46,8 @@ def list_prepared_folders() -> list[Path]:
     return [folder for folder in dict.fromkeys(folders) if folder.is_dir()]
 
 
-class PackagedModel(BaseModel):
+class PackagedModel(BaseModel, extra="forbid", frozen=True):
     """A model on the Hub and in packages; the keys are explained in ``models.yaml``."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     kind: Literal["generator", "encoder"]
@@ -153,10 +151,8 @@ class PackagedModel(BaseModel):
         return {**config, "prompts": prompts, "default_prompt_name": self.prompt_name}
 
 
-class HubModel(BaseModel):
+class HubModel(BaseModel, extra="forbid", frozen=True):
     """A chat model of the Hub, not tried here; the keys are explained in ``hub_models.yaml``."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     repo_id: str
     license: str

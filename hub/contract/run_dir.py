@@ -69,13 +69,11 @@ class File:
         return value
 
 
-class Manifest(BaseModel):
+class Manifest(BaseModel, frozen=True, extra="forbid"):
     """The record of a run: its identity, inputs, counts and finished files.
 
     Every number on a card comes from the manifest or from results.json.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["dataset", "model"]
     name: str

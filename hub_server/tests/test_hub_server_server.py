@@ -20,15 +20,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from fault_injection import ALL_FAULTS, Fault, FaultyLocalHub
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError
 from local_hub import Log, ask, file_line, post_commit, send_large
-from typer.testing import CliRunner
 
 from hub_server.app import _convert_to_refusal
-from hub_server.faults import ALL_FAULTS, Fault
 from hub_server.process import LocalHub
-from hub_server.server import app
 from hub_server.storage.database import Database
 from hub_server.storage.errors import CommandError
 
@@ -134,7 +132,7 @@ def faulty(tmp_path_factory) -> Iterator[tuple[LocalHub, Path]]:
     plan.write_text(
         json.dumps({"share": 1.0, "once": True, "requests": ["repos.create"], "slow_seconds": 0.3})
     )
-    with LocalHub(folder / "hub", options=["--verbose", "--faults", str(plan)]) as hub:
+    with FaultyLocalHub(plan, folder / "hub", options=["--verbose"]) as hub:
         yield hub, plan
 
 
@@ -170,19 +168,6 @@ def test_a_fault_does_what_its_name_says(faulty):
     assert (
         ask(hub, "GET", "/api/whoami-v2").headers["Location"] == "http://127.0.0.1:9/api/whoami-v2"
     )
-
-
-@pytest.mark.parametrize(
-    "plan", [None, "{", '{"share": 2}', '{"kinds": ["418"]}', '{"requests": ["a.b"]}']
-)
-def test_a_bad_plan_of_faults_is_refused_in_one_line(plan, tmp_path):
-    if plan is not None:
-        (tmp_path / "plan.json").write_text(plan)
-    done = CliRunner().invoke(
-        app, ["serve", "--root", str(tmp_path / "hub"), "--faults", str(tmp_path / "plan.json")]
-    )
-    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-    assert done.stderr.startswith(f"error: --faults {tmp_path / 'plan.json'}: ")
 
 
 def test_create_race_has_one_winner(local_hub):

@@ -1,12 +1,16 @@
 """A model behind a server as the generator of a proposed recipe: ``--lm NAME@URL``.
 
 The server's own answers decide dialect, chat and JSON. Terms that restrict the use of its texts are
-logged before the first request.
+logged before the first request. ``--price-in``, ``--price-out`` and ``--budget`` are what its texts
+cost.
 """
 
 import logging
 import re
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
+
+import typer
 
 from sts_dino.generation.backends.server_probe import (
     ChatProbe,
@@ -18,11 +22,14 @@ from sts_dino.generation.backends.server_probe import (
 from sts_dino.hub.contract import licences
 from sts_dino.hub.contract.packaged import GENERATORS
 from sts_dino.hub.contract.published_paths import find_public_host
-from sts_dino.hub.contract.recipe import Server
+from sts_dino.hub.contract.recipe import LanguageModel, Server
+from sts_dino.hub.errors import InputError
 from sts_dino.hub.untrusted import join_lines
 
 logger = logging.getLogger(__name__)
 
+PRICES_KEY = "price_per_million"
+BUDGET_KEY = "budget"
 # of families whose licences restrict the use of texts; Gemma 4 is under the Apache License
 FAMILY_LICENCES = {
     r"llama-?2(?!\d)": "llama2",
@@ -121,3 +128,61 @@ def _describe_choice(facts: ServerFacts, probe: ChatProbe) -> str:
         f"as --lm asks; {facts.software}; {form}; one probe, {schema}: {probe.finding}; "
         "counter-labels need the model itself, which no server offers; docs/backends.md"
     )
+
+
+@dataclass(frozen=True)
+class Payment:
+    """The prices of a server's tokens and the most that a run may cost, in any currency."""
+
+    price_in: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="MONEY", help="Price of a million prompt tokens of the server"),
+    ] = None
+    price_out: Annotated[
+        float | None,
+        typer.Option(
+            min=0, metavar="MONEY", help="Price of a million generated tokens of the server"
+        ),
+    ] = None
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            min=0, metavar="MONEY", help="Stop when the server's texts cost this; resumable"
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        """Raise InputError for one price alone, and for a budget without prices."""
+        if (self.price_in is None) != (self.price_out is None):
+            option = "--price-in" if self.price_in is None else "--price-out"
+            raise InputError(option, "is missing", hint="give both prices, 0 for none")
+        if self.budget is not None and self.price_in is None:
+            raise InputError(
+                "--budget",
+                "needs the prices of tokens",
+                hint="give --price-in and --price-out, per million tokens",
+            )
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        """The options as keys of a recipe's section ``model.server``; empty without options."""
+        keys: dict[str, Any] = {}
+        if self.price_in is not None:
+            keys[PRICES_KEY] = [self.price_in, self.price_out]
+        if self.budget is not None:
+            keys[BUDGET_KEY] = self.budget
+        return keys
+
+    def format_settings(self, model: LanguageModel) -> list[str]:
+        """Return the options as ``KEY=VALUE`` for ``--set``; empty without options.
+
+        Raises InputError for options with a model that is not behind a server.
+        """
+        keys = self.keys
+        if keys and model.server is None:
+            raise InputError(
+                "--price-in, --price-out, --budget",
+                "are of a model behind a server",
+                hint="--lm NAME@URL names one",
+            )
+        return [f"model.server.{key}={value}" for key, value in keys.items()]

@@ -30,8 +30,7 @@ from sts_dino.hub.contract.recipe import (
 )
 from sts_dino.hub.errors import InputError, StsDinoError, suggest_choice
 from sts_dino.hub.untrusted import join_lines, read_json_object, require_no_cross_encoder
-from sts_dino.payment import Payment
-from sts_dino.proposals.chat_server import choose_server
+from sts_dino.proposals.chat_server import Payment, choose_server
 from sts_dino.proposals.corpus import KINDS, Corpus, Profile
 from sts_dino.proposals.label_ways import (
     BEST_OF_N,

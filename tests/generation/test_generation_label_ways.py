@@ -19,7 +19,7 @@ pytest.importorskip(
 
 from sts_dino.generation.inputs.prompts import Prompts
 from sts_dino.generation.pipeline import job
-from sts_dino.generation.pipeline.server_cost import report_cost
+from sts_dino.generation.pipeline.reporting import report_cost
 from sts_dino.generation.plan import describe_plan
 from sts_dino.generation.rows.filters import filter_rows
 from sts_dino.generation.rows.selection import add_cosines, choose_texts

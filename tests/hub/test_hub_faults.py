@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 from commit_history import DATASET, History
+from fault_injection import ALL_FAULTS
 from faults import STARTED, TIMEOUT, FaultyHub, Launcher, Running
 from growth import RECIPE_FILE, Growth, record
 from huggingface_hub import HfApi
 from small_runs import random_run
 
-from hub_server.faults import ALL_FAULTS
 from sts_dino.hub.contract.run_dir import read_manifest
 from sts_dino.model_cards import render
 

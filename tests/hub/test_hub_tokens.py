@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from fault_injection import KINDS
 from faults import STARTED, FaultyHub, Launcher
 from growth import RECIPE_FILE, SMALL, record
 from huggingface_hub import HfApi
 from local_hub import ask, mint
-
-from hub_server.faults import KINDS
 
 NAME = RECIPE_FILE.stem
 XET_TOKEN = re.compile(rb"\b1\d{9}-[0-9a-f]{64}\b")

@@ -1,9 +1,8 @@
 """Wrong answers of a Hub to every command that speaks to one."""
 
 import pytest
+from fault_injection import WRONG
 from hostile import MODULES, Hostile
-
-from hub_server.faults import WRONG
 
 pytestmark = pytest.mark.slow("commands in processes of their own, and a Hub that answers wrongly")
 

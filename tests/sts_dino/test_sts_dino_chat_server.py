@@ -22,7 +22,7 @@ from sts_dino.hub.contract.recipe import DatasetRecipe, LanguageModel
 from sts_dino.hub.contract.recipe_file import load_recipe
 from sts_dino.hub.errors import InputError
 from sts_dino.new import CorpusChoices, propose
-from sts_dino.payment import Payment
+from sts_dino.proposals.chat_server import Payment
 from sts_dino.proposals.label_ways import BEST_OF_N, CONTRAST, WAYS
 from sts_dino.proposals.recipes import choose_generator
 

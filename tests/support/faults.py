@@ -19,8 +19,10 @@ from typing import Any
 
 import forked_python
 
-from hub_server.faults import name_request
-from hub_server.process import LocalHub
+sys.path.append(str(Path(__file__).parents[2] / "hub_server" / "tests"))  # of a forked process
+
+from fault_injection import FaultyLocalHub, name_request
+
 from sts_dino.cli import COMMANDS
 from sts_dino.hub.contract.run_dir import read_manifest
 
@@ -37,8 +39,8 @@ class FaultyHub:
     def __init__(self, root: Path, part_bytes: int = 256 << 20, **settings: Any):
         self._plan = root / "faults.json"
         self.plan(share=0.0)
-        options = ["--verbose", "--faults", str(self._plan), "--part-bytes", str(part_bytes)]
-        self.hub = LocalHub(root / "hub", options=options, **settings).start()
+        options = ["--verbose", "--part-bytes", str(part_bytes)]
+        self.hub = FaultyLocalHub(self._plan, root / "hub", options=options, **settings).start()
         self._read = self._lines = 0  # of the log
 
     def plan(self, **fields: Any) -> None:

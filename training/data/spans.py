@@ -168,6 +168,7 @@ def _list_start_ranges(strategy: str, anchor: Span, length: int) -> list[range]:
 
 IDS_FEATURE = List(Value("int32"))
 DOCUMENT_COLUMN = "document"
+DOCUMENTS_KEY = "datasets.0"  # documents are trained on alone
 FEATURES = Features({"anchors": List(IDS_FEATURE), "positives": List(IDS_FEATURE)})
 DOCUMENTS_PER_BATCH = 64  # documents tokenised together, which a fast tokenizer does on all cores
 
@@ -192,7 +193,6 @@ def make_span_rows(
     spans: Spans,
     seed: int,
     max_seq_length: int,
-    where: str = "datasets.0",
 ) -> SpanRows:
     """Make DeCLUTR's rows, one for each document of at least ``spans.min_document`` units.
 
@@ -206,14 +206,13 @@ def make_span_rows(
         spans: the recipe's settings of the sampling.
         seed: decides the draws.
         max_seq_length: tokens of a span at most, special tokens included.
-        where: the dataset that errors name.
 
     Raises InputError when no document has ``spans.min_document`` units, or spans are longer than
     the encoder reads.
     """
     if spans.max_length > max_seq_length:
         raise InputError(
-            f"{where}.spans.max_length",
+            f"{DOCUMENTS_KEY}.spans.max_length",
             f"{spans.max_length} {spans.unit} are more than the "
             f"{max_seq_length} tokens that the encoder reads",
             hint="raise base.max_seq_length, or cut shorter spans",
@@ -225,7 +224,7 @@ def make_span_rows(
 
     if isinstance(documents, IterableDataset):
         is_empty = next(reader.iter_documents(documents), None) is None
-        rows = read_endlessly(documents, where, FEATURES, cutter.cut_stream)
+        rows = read_endlessly(documents, DOCUMENTS_KEY, FEATURES, cutter.cut_stream)
         passed_over = None
     else:
         long_enough = documents.map(
@@ -241,7 +240,7 @@ def make_span_rows(
         passed_over = len(documents) - len(long_enough)
     if is_empty:
         raise InputError(
-            where,
+            DOCUMENTS_KEY,
             f"no document has the {spans.min_document:,} {spans.unit} of spans.min_document",
             hint="give longer documents, or shorter spans with a smaller min_document",
         )

@@ -30,7 +30,11 @@ class LocalHub:
         orgs: the organisations that the account may write to.
         options: further options of ``hub-server serve``.
         home: the cache of clients (HF_HOME); None: ``client_home`` below ``root``.
+
+    ``program``: what Python runs as the command ``hub-server``.
     """
+
+    program: tuple[str, ...] = ("-m", "hub_server")
 
     def __init__(
         self,
@@ -63,7 +67,7 @@ class LocalHub:
         Raises CommandError when the server ends or does not listen within ``_START_SECONDS``.
         """
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "hub_server", "serve", *self._options, "--stop-with-stdin"]
+        command = [sys.executable, *self.program, "serve", *self._options, "--stop-with-stdin"]
         with self.log_file.open("ab") as log:
             log_start = log.tell()
             self.process = subprocess.Popen(  # noqa: S603 (our own module)

@@ -105,9 +105,6 @@ def serve(
             "or an answer.",
         ),
     ] = 60,
-    faults: Annotated[
-        Path | None, typer.Option(help="JSON plan of injected faults, to test clients.")
-    ] = None,
 ) -> None:
     """Serve until Ctrl-C or SIGTERM.
 
@@ -116,7 +113,6 @@ def serve(
     the role "read". Later starts keep both.
     """
     from hub_server.app import HubApp
-    from hub_server.faults import FaultInjector
     from hub_server.handlers.call import Hub
 
     # Log failures, and every request when verbose. Tokens and query strings are never logged.
@@ -137,9 +133,7 @@ def serve(
         # Build the application for the port that was bound.
         port = listener.getsockname()[1]
         hub = Hub(database, blobs, Signer(root / "signing.key"), part_bytes)
-        asgi: ASGIApp = HubApp(hub, {f"{HOST}:{port}", f"localhost:{port}"}, patience)
-        if faults:
-            asgi = FaultInjector(asgi, faults)
+        asgi = HubApp(hub, {f"{HOST}:{port}", f"localhost:{port}"}, patience)
 
         # The socket listens already: a client may connect now; its answer comes when all is ready.
         print(f"endpoint http://{HOST}:{port}\ntoken_file {(root / 'token').resolve()}", flush=True)

@@ -30,7 +30,7 @@ def refuse_unserved_path(call: Call) -> Response:
 
 
 class Route(NamedTuple):
-    """One call: its method, the pattern of its raw path, its name in fault plans, its handler."""
+    """One call: its method, the pattern of its raw path, its name for tests, its handler."""
 
     method: str
     pattern: re.Pattern[str]
@@ -60,7 +60,7 @@ def _compile_pattern(template: str) -> re.Pattern[str]:
     return re.compile(template)
 
 
-# Fault plans and logs use the names, so they stay when a handler is renamed.
+# Tests use the names, so they stay when a handler is renamed.
 _TABLE: list[tuple[str, str, str, Handler]] = [
     ("GET", r"/", "pages.front", pages.show_front),
     ("GET", r"/api/whoami-v2", "repos.whoami", repos.describe_user),

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 SECONDS = 10  # of CPU time; a child may take twice as long on the clock
 MEMORY = 4 << 30  # bytes of a child's address space
@@ -141,14 +141,12 @@ class Card(BaseModel):
     problem: str = ""
 
 
-class Question(BaseModel):
+class Question(BaseModel, frozen=True):
     """The rows to show: those of ``files`` with a label and with words, and of them one page.
 
     ``label``: as the page shows it. ``page``: from 1. ``grouped``: by source sentence, where the
     files have pairs. An empty label or empty words match all rows.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     files: tuple[str, ...]
     label: str = ""

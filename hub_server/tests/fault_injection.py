@@ -1,4 +1,5 @@
-"""Fault injection, for tests of clients: hub-server serve --faults FAULTS.json
+"""A Hub that injects faults, for tests of clients: ``FaultyLocalHub``, or as a command line
+``python fault_injection.py FAULTS.json serve --root DIR``.
 
 A fault is an error status, a dropped or cut connection or a slow answer, before or AFTER the
 request was handled: a client must survive the loss of an answer to finished work. Each kind of
@@ -11,16 +12,21 @@ history.commit 503 after``.
 import asyncio
 import logging
 import random
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "src"))  # for the command line
+
+from hub_server import app, server
 from hub_server.handlers.routes import REQUESTS, match_route
-from hub_server.storage.errors import CommandError, HubError
+from hub_server.process import LocalHub
+from hub_server.storage.errors import HubError
 
 log = logging.getLogger("hub_server.faults")
 Kind = Literal[
@@ -97,7 +103,7 @@ def name_request(scope: Scope) -> str:
 
 
 class FaultInjector:
-    """ASGI middleware that injects the faults of a plan. Raises CommandError for a bad plan."""
+    """ASGI middleware that injects the faults of a plan. Raises ValidationError for a bad plan."""
 
     def __init__(self, app: ASGIApp, path: Path):
         self._app = app
@@ -106,19 +112,10 @@ class FaultInjector:
         self._read_plan()
 
     def _read_plan(self) -> None:
-        """Read the plan and start its random numbers anew. Raises CommandError."""
-        try:
-            self._plan_time = self._path.stat().st_mtime_ns
-            self._plan = FaultPlan.model_validate_json(self._path.read_bytes())
-        except FileNotFoundError as error:
-            raise CommandError(f"--faults {self._path}: no such file") from error
-        except ValidationError as error:
-            problem = f"{error.errors()[0]['msg']}; allowed: {(*KINDS, *WRONG)}"
-            raise CommandError(f"--faults {self._path}: {problem}") from error
-        unknown = set(self._plan.requests) - {*REQUESTS, "unknown"}
-        if unknown:
-            problem = f"no such request: {min(unknown)}; allowed: {REQUESTS}"
-            raise CommandError(f"--faults {self._path}: {problem}")
+        """Read the plan and start its random numbers anew."""
+        self._plan_time = self._path.stat().st_mtime_ns
+        self._plan = FaultPlan.model_validate_json(self._path.read_bytes())
+        assert set(self._plan.requests) <= {*REQUESTS, "unknown"}, self._plan
         self._random = random.Random(self._plan.seed)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -270,3 +267,18 @@ async def _drop_connection(send: Send) -> None:
     # uvicorn sees the closed connection in the event loop's next turn. Without this turn it would
     # answer 500, because the application has sent nothing.
     await asyncio.sleep(0)
+
+
+class FaultyLocalHub(LocalHub):
+    """A local Hub that injects the faults of the plan in the JSON file ``plan``."""
+
+    def __init__(self, plan: Path, *arguments: Any, **settings: Any):
+        super().__init__(*arguments, **settings)
+        self.program = (__file__, str(plan.absolute()))
+
+
+if __name__ == "__main__":
+    plan_file = Path(sys.argv.pop(1))
+    make_app = app.HubApp
+    app.HubApp = lambda *arguments: FaultInjector(make_app(*arguments), plan_file)
+    server.main()
