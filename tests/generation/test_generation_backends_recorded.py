@@ -238,7 +238,10 @@ def test_no_error_of_these_servers_is_a_traceback():
     """Each error, also as an error object of an answer 200, as gateways send it."""
     for dialect, name in ERRORS:
         error = RECORDED[dialect]["errors"][name]
-        with ordered_server(lambda *_, e=error: (200, {}, json.dumps(e["body"]))) as server:
-            with pytest.raises((InputError, RunError)) as caught:
-                complete(connect(server.base_url, "openai"), [REQUEST], SETTINGS)
+        answer = 200, {}, json.dumps(error["body"])
+        with (
+            ordered_server(lambda *_, answer=answer: answer) as server,
+            pytest.raises((InputError, RunError)) as caught,
+        ):
+            complete(connect(server.base_url, "openai"), [REQUEST], SETTINGS)
         assert re.fullmatch(r"[^\n]+", str(caught.value)), (dialect, name)
