@@ -2,6 +2,8 @@
 
 import json
 import re
+import threading
+import time
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -18,6 +20,7 @@ pytest.importorskip(
     "openai", reason='the extra openai is not installed: pip install -e ".[openai]"'
 )
 
+from sts_dino.generation.backends.openai_server import Pace, parse_duration
 from sts_dino.generation.backends.protocol import Request, complete
 from sts_dino.generation.backends.registry import load_writer
 from sts_dino.generation.backends.server_probe import try_chat
@@ -232,6 +235,71 @@ def test_a_429_of_openai_is_waited_for_and_the_request_sent_again():
         (completion,) = complete(writer, [REQUEST], SETTINGS)
     assert completion.problem is None
     assert server.times[1] - server.times[0] >= 0.9
+
+
+LIMITS = {
+    "x-ratelimit-limit-requests": "3",
+    "x-ratelimit-remaining-requests": "1",
+    "x-ratelimit-reset-requests": "20s",
+    "x-ratelimit-limit-tokens": "40000",
+    "x-ratelimit-remaining-tokens": "39000",
+    "x-ratelimit-reset-tokens": "1.5s",
+}
+
+
+@pytest.mark.parametrize("limit", ["requests", "tokens"])
+def test_nothing_is_sent_before_a_used_up_limit_is_reset(limit):
+    """The second answer says that nothing remains; the third request waits, and all others."""
+    used_up = {f"x-ratelimit-remaining-{limit}": "0", f"x-ratelimit-reset-{limit}": "700ms"}
+    answer = json.dumps(RECORDED["openai"]["answer"])
+
+    def reply(_: dict[str, Any], number: int) -> Reply:
+        return 200, LIMITS | used_up if number == 1 else LIMITS, answer
+
+    requests = [Request(REQUEST.prompt, (), number << 33) for number in range(4)]
+    with ordered_server(reply) as server:
+        complete(connect(server.base_url, "openai", concurrency=1), requests, SETTINGS)
+    assert len(server.times) == 4
+    assert server.times[2] - server.times[1] >= 0.65
+
+
+def test_a_run_that_ends_does_not_wait_for_a_limit():
+    """One request is refused while the others wait a minute: they are not sent."""
+    headers = {"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "1m0s"}
+    answer = json.dumps(RECORDED["openai"]["answer"])
+    slow = threading.Event()
+
+    def reply(body: dict[str, Any], number: int) -> Reply:
+        if body["seed"] == 0:  # refused when the other answer is here and its successors wait
+            slow.wait(1.5)
+            return 400, {}, "{}"
+        return 200, headers, answer
+
+    requests = [Request(REQUEST.prompt, (), number << 33) for number in range(5)]
+    started = time.monotonic()
+    with (
+        ordered_server(reply) as server,
+        pytest.raises(InputError, match="refuses the request, HTTP 400"),
+    ):
+        complete(connect(server.base_url, "openai", concurrency=2), requests, SETTINGS)
+    assert time.monotonic() - started < 20 and len(server.bodies) == 2
+
+
+def test_the_times_of_limit_headers_are_read_and_bounded():
+    times = {"12ms": 0.012, "1s": 1, "6m0s": 360, "1h2m3s": 3723, "8.64s": 8.64, "20": 20, "0": 0}
+    assert {text: parse_duration(text) for text in times} == pytest.approx(times)
+    for text in ("", "-1", "soon", "1 s", "12msx", "1e9s", "2026-11-29T12:00:00Z"):
+        assert parse_duration(text) == 0, text
+    for headers in (
+        {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "6h0m0s"},
+        {"x-ratelimit-remaining-requests": "-1", "x-ratelimit-reset-requests": "60s"},
+        {"x-ratelimit-remaining-requests": "0"},
+    ):
+        pace = Pace(8)
+        pace.follow_limits(headers)
+        started = time.monotonic()
+        pace.wait()
+        assert time.monotonic() - started < 1, headers
 
 
 def test_no_error_of_these_servers_is_a_traceback():
