@@ -58,7 +58,7 @@ def replay(dialect: str, write: Write = write_sentence) -> Callable[[dict[str, A
         for index, choice in enumerate(payload["choices"]):
             choice["index"] = index
             choice["message"]["content"] = write(body, index)
-        if not recorded.get("counts_first_text"):
+        if not recorded.get("counts_one_text"):
             payload["usage"]["completion_tokens"] *= count
         return 200, recorded.get("headers", {}), json.dumps(payload)
 
@@ -113,7 +113,7 @@ def test_new_proposes_a_recipe_and_a_run_keeps_every_text(dialect, corpus, caplo
     answered = [body for body in server.bodies if "max_tokens" not in body or not has_refusals]
     assert len(answered) == (pairs if recorded["serves_n"] else texts)
     assert usage["prompt_tokens"] == 210 * len(answered)
-    counts_all = not recorded.get("counts_first_text")
+    counts_all = not recorded.get("counts_one_text")
     assert usage["completion_tokens"] == 18 * (texts if counts_all else pairs)
     assert ("gives 1 of the texts" in caplog.text) == (not recorded["serves_n"])
     if has_refusals:
