@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from threading import Event, Thread
@@ -10,7 +10,13 @@ from typing import Any
 
 from sts_dino.generation.inputs.prompts import Prompts
 from sts_dino.generation.pipeline.tasks import Executor, TaskResult
-from sts_dino.generation.rows.selection import describe_selector, list_selector_digests
+from sts_dino.generation.rows.selection import (
+    download_selector,
+    find_selector,
+    list_selector_files,
+)
+from sts_dino.hub.contract.licences import read_card_licences
+from sts_dino.hub.contract.packaged import ENCODERS
 from sts_dino.hub.contract.published_paths import hide_folders
 from sts_dino.hub.contract.recipe import DatasetRecipe
 from sts_dino.hub.durable import write_text
@@ -188,3 +194,43 @@ def make_provenance(
     if code:
         provenance["code"] = code
     return provenance
+
+
+def describe_selector(recipe: DatasetRecipe, inputs: Mapping[str, str]) -> dict[str, str | None]:
+    """Return the facts of the encoder of ``selection`` that a card names.
+
+    Keys: ``id``, ``revision``, ``license`` (None: its card names none) and ``sha256`` of local
+    weights. An encoder of ``sts-dino lm`` is recognised by its weights. ``inputs``: published
+    path → SHA-256 of the local inputs. Raises InputError as ``download_selector``.
+    """
+    section = recipe.selection
+    assert section is not None, "the recipe has a selection"
+    folder = download_selector(recipe)
+    digests = list_selector_digests(recipe, inputs)
+    sha256 = next((digests[path] for path in digests if path.endswith(".safetensors")), None)
+    for model in ENCODERS.values():
+        if sha256 in model.identities.values():
+            repo_id, _, revision = (model.hub or model.upstream).partition("@")
+            facts = {"id": repo_id, "revision": revision or None, "license": model.license}
+            return {**facts, "sha256": sha256}
+
+    card_licences = read_card_licences(folder / "README.md")
+    return {
+        "id": section.repo_id or hide_folders(str(folder)),
+        "revision": section.revision,
+        "license": card_licences[0].id if card_licences else None,
+        "sha256": sha256,
+    }
+
+
+def list_selector_digests(recipe: DatasetRecipe, inputs: Mapping[str, str]) -> dict[str, str]:
+    """Return the part of ``inputs`` that is the encoder's of ``selection``; {} without one here."""
+    folder = find_selector(recipe) if recipe.selection is not None else None
+    if folder is None:
+        return {}
+    digests: dict[str, str] = {}
+    for path in list_selector_files(folder):
+        name = f"{hide_folders(str(folder))}/{path.relative_to(folder).as_posix()}"
+        if name in inputs:
+            digests[name] = inputs[name]
+    return digests

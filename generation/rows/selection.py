@@ -23,15 +23,12 @@ import numpy as np
 
 from sts_dino.generation.rows.verification import Row
 from sts_dino.hub.client.connection import convert_read_errors
-from sts_dino.hub.contract.licences import read_card_licences
 from sts_dino.hub.contract.packaged import (
-    ENCODERS,
     MINILM,
     MULTILINGUAL,
     find_downloaded_model,
     find_minilm,
 )
-from sts_dino.hub.contract.published_paths import hide_folders
 from sts_dino.hub.contract.recipe import DatasetRecipe
 from sts_dino.hub.contract.schema import COSINE, NOT_BEST
 from sts_dino.hub.errors import InputError
@@ -124,46 +121,6 @@ def download_selector(recipe: DatasetRecipe) -> Path:
         return Path(
             snapshot_download(section.repo_id, revision=section.revision, ignore_patterns=_PICKLES)
         )
-
-
-def describe_selector(recipe: DatasetRecipe, inputs: Mapping[str, str]) -> dict[str, str | None]:
-    """Return the facts of the encoder of ``selection`` that a card names.
-
-    Keys: ``id``, ``revision``, ``license`` (None: its card names none) and ``sha256`` of local
-    weights. An encoder of ``sts-dino lm`` is recognised by its weights. ``inputs``: published
-    path → SHA-256 of the local inputs. Raises InputError as ``download_selector``.
-    """
-    section = recipe.selection
-    assert section is not None, "the recipe has a selection"
-    folder = download_selector(recipe)
-    digests = list_selector_digests(recipe, inputs)
-    sha256 = next((digests[path] for path in digests if path.endswith(".safetensors")), None)
-    for model in ENCODERS.values():
-        if sha256 in model.identities.values():
-            repo_id, _, revision = (model.hub or model.upstream).partition("@")
-            facts = {"id": repo_id, "revision": revision or None, "license": model.license}
-            return {**facts, "sha256": sha256}
-
-    card_licences = read_card_licences(folder / "README.md")
-    return {
-        "id": section.repo_id or hide_folders(str(folder)),
-        "revision": section.revision,
-        "license": card_licences[0].id if card_licences else None,
-        "sha256": sha256,
-    }
-
-
-def list_selector_digests(recipe: DatasetRecipe, inputs: Mapping[str, str]) -> dict[str, str]:
-    """Return the part of ``inputs`` that is the encoder's of ``selection``; {} without one here."""
-    folder = find_selector(recipe) if recipe.selection is not None else None
-    if folder is None:
-        return {}
-    digests: dict[str, str] = {}
-    for path in list_selector_files(folder):
-        name = f"{hide_folders(str(folder))}/{path.relative_to(folder).as_posix()}"
-        if name in inputs:
-            digests[name] = inputs[name]
-    return digests
 
 
 @cache

@@ -21,10 +21,11 @@ from sts_dino.generation.executors.cluster import ClusterOptions, check_options
 from sts_dino.generation.inputs.prompts import Prompts
 from sts_dino.generation.pipeline import job
 from sts_dino.generation.pipeline.append import append_rows
+from sts_dino.generation.pipeline.reporting import describe_selector
 from sts_dino.generation.pipeline.server_cost import report_cost
 from sts_dino.generation.plan import describe_plan
 from sts_dino.generation.rows.filters import filter_rows
-from sts_dino.generation.rows.selection import add_cosines, choose_texts, describe_selector
+from sts_dino.generation.rows.selection import add_cosines, choose_texts
 from sts_dino.hub.assets import find_asset
 from sts_dino.hub.contract.packaged import ENCODERS
 from sts_dino.hub.contract.recipe import DatasetRecipe, Selection
