@@ -139,6 +139,15 @@ class Generator(ManifestSection):
     upstream: Upstream | None = None  # None: a Hub model, or nothing says where a folder is from
 
 
+class Selector(ManifestSection):
+    """The encoder that chose among several texts."""
+
+    id: str
+    revision: str | None = None  # None: a local folder
+    license: str | None = None  # None: its card names none
+    sha256: str | None = None  # None: a Hub model, pinned by its revision
+
+
 class Origin(ManifestSection):
     """The origin of the source sentences, or of the pretrained model before training."""
 
@@ -169,6 +178,8 @@ class DatasetProvenance(ManifestSection):
     model: Generator
     source: Origin
     examples: ExampleFacts | None = None
+    # None: no encoder chose, or a manifest of an earlier version
+    selection: Selector | None = None
     # of a dataset without another's rows that occur in evaluation data
     decontamination: Dropped | None = None
     code: CodeFacts | None = None  # None: made outside of a clone

@@ -22,7 +22,7 @@ from sts_dino.hub.contract.run_dir import ARTIFACTS
 from sts_dino.hub.durable import write_bytes, write_text
 from sts_dino.hub.errors import InputError
 from sts_dino.hub.text_files import find_encoding
-from sts_dino.probe import choose_prompt
+from sts_dino.probe import choose_prompt, get_draft_path
 from sts_dino.proposals.chat_server import Payment
 
 logger = logging.getLogger(__name__)
@@ -289,6 +289,7 @@ def propose(
     )
 
     # Look at the corpus; choose a language model and instructions for it.
+    get_draft_path(recipe).unlink(missing_ok=True)  # of a command that was killed
     labels = parse_labels(choices.labels)
     corpus = _read_corpus(location, recipe, choices, encoding)
     profile = corpus.profile

@@ -443,6 +443,11 @@ def compare_prompts(plain: PairQuality, chat: PairQuality) -> PromptChoice:
     )
 
 
+def get_draft_path(recipe_path: Path) -> Path:
+    """Return the file of a proposed recipe during its probe; a killed command leaves it behind."""
+    return recipe_path.with_name(f".{recipe_path.stem}.probe.yaml")
+
+
 def choose_prompt(text: str, recipe_path: Path, usable: int) -> PromptChoice | None:
     """Choose between the plain prompt and the chat template of a proposed recipe.
 
@@ -457,7 +462,7 @@ def choose_prompt(text: str, recipe_path: Path, usable: int) -> PromptChoice | N
     """
     from sts_dino.release.stages import read_answer
 
-    draft = recipe_path.with_name(f".{recipe_path.stem}.probe.yaml")
+    draft = get_draft_path(recipe_path)
     write_text(draft, text)
     try:
         recipe = load_recipe(draft, DatasetRecipe)

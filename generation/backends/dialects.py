@@ -203,6 +203,8 @@ def _make_llamacpp_sampling(settings: DecodingParameters, server: Server) -> Bod
 # Answers
 
 
+OPEN_REASONING = "<think>"
+REFUSAL = "refusal"  # in place of ``finish_reason``, where the turn is a field ``refusal``
 # ``finish_reason`` of a turn that the model or a stop word ended
 _END_REASONS = ("stop", "eos", "eos_token", "end_turn", "stop_sequence", "completed")
 
@@ -275,7 +277,30 @@ _LogProb = Annotated[
 
 
 class _Message(BaseModel):
+    """A model's turn. A server may put reasoning and refusals into fields of their own.
+
+    Without ``content``, reasoning is read as unclosed reasoning in the text.
+    """
+
     content: Text | None = None
+    refusal: object = None  # OpenAI: a text in place of the content
+    reasoning: object = None  # Ollama, vLLM
+    reasoning_content: object = None  # llama.cpp, and vLLM before 2026
+
+    @property
+    def is_refusal(self) -> bool:
+        return not self.content and isinstance(self.refusal, str)
+
+    @property
+    def text(self) -> str:
+        if self.content:
+            return self.content
+        if isinstance(self.refusal, str):
+            return replace_half_characters(self.refusal)
+        for reasoning in (self.reasoning, self.reasoning_content):
+            if isinstance(reasoning, str) and reasoning:
+                return replace_half_characters(f"{OPEN_REASONING}{reasoning}")
+        return ""
 
 
 class _Token(BaseModel):
@@ -333,17 +358,18 @@ def read_answer(
     parsed = _Payload.model_validate(payload)
     choice = parsed.choices[0]
     usage = parsed.usage or _Usage()
-    text = choice.text if choice.message is None else choice.message.content
+    message = choice.message or _Message(content=choice.text)
+    text = message.text
     closes = continues_quotation(model, server) and settings.text_end == "quotation_mark"
-    log_prob = _compute_mean_log_prob(choice.logprobs or _LogProbs(), text or "", closes)
+    log_prob = _compute_mean_log_prob(choice.logprobs or _LogProbs(), text, closes)
     read_text = DIALECTS[server.dialect].read_text
     if read_text:
         generated = read_text(payload, server)
         # for JSON keep the usual field: llama.cpp has removed a chat template's tokens around it
         text = text if server.structured_output else generated
     return Answer(
-        text or "",
-        choice.finish_reason,
+        text,
+        REFUSAL if message.is_refusal else choice.finish_reason,
         usage.prompt_tokens,
         usage.completion_tokens,
         log_prob,

@@ -18,7 +18,7 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
@@ -38,6 +38,7 @@ from sts_dino.generation.backends.answer_text import (
     extract_turn_text,
 )
 from sts_dino.generation.backends.dialects import (
+    REFUSAL,
     SENTENCE_KEY,
     Answer,
     continues_quotation,
@@ -49,7 +50,7 @@ from sts_dino.generation.backends.dialects import (
 from sts_dino.generation.backends.protocol import Completion, Request, extract_text
 from sts_dino.hub.contract.published_paths import HIDDEN_ADDRESS
 from sts_dino.hub.contract.recipe import DecodingParameters, LanguageModel, Server
-from sts_dino.hub.contract.schema import NOT_CLOSED
+from sts_dino.hub.contract.schema import ABOUT_THE_TASK, NOT_CLOSED
 from sts_dino.hub.durable import make_folder
 from sts_dino.hub.environment import require_usable
 from sts_dino.hub.errors import InputError, RunError, StsDinoError
@@ -60,10 +61,18 @@ logger = logging.getLogger(__name__)
 _KEY = "OPENAI_API_KEY"
 _AGAIN = "run the same command again: what was answered is kept"
 _LONGEST_PAUSE = 120.0  # longest Retry-After, in seconds, after which a request is sent again
+# headers of OpenAI and others: what remains of a limit → after how long the limit is whole again
+_LIMIT_HEADERS = {
+    "x-ratelimit-remaining-requests": "x-ratelimit-reset-requests",
+    "x-ratelimit-remaining-tokens": "x-ratelimit-reset-tokens",
+}
+_SECONDS_OF_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
+_DURATION_PART = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h|)")  # of "6m0s", "12ms" or "7.5"
 _ANSWERS_TO_SPEED_UP = 20
 _BYTES_PER_TOKEN = 3  # of a prompt; a low guess, so that the reserved price is rather too high
 _QUOTED_LENGTH = 200  # characters of a server's message in an error
 _CONNECT_SECONDS = 10.0
+_NEW_LIMIT = "max_completion_tokens"
 _LONGEST_ANSWER = 16 * 2**20  # bytes; most have a few kilobytes
 _CONTROL_TOKEN = re.compile(r"<\|[^\s<>|]{1,40}\|>|</?s>|<(?:start|end)_of_turn>|\[/?INST\]")
 
@@ -211,12 +220,29 @@ class RefusedRequestError(InputError):
     """A server refuses a request for its fields or its length."""
 
 
+class BrokenRequestError(RunError):
+    """A server fails on a request with HTTP 500 or 501, as some do on a field they do not know."""
+
+
+class CancelledRequest(BaseException):
+    """A request is not sent because the run ends; no Exception, which the client would retry."""
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds of a header such as "6m0s", "12ms" or "7.5"; 0 for any other text."""
+    parts = _DURATION_PART.findall(text)
+    if "".join(number + unit for number, unit in parts) != text:
+        return 0.0
+    return sum(float(number) * _SECONDS_OF_UNITS[unit] for number, unit in parts)
+
+
 class Pace:
     """How many requests may be in flight (``allowed``), and when the next one may start.
 
     An answer 429 halves the number and stops all requests for its Retry-After. Every
     ``_ANSWERS_TO_SPEED_UP`` other answers raise the number by one again, up to the recipe's
-    concurrency. Any thread may call the methods.
+    concurrency. An answer after which nothing remains of a rate limit stops all requests until the
+    limit is reset. Any thread may call the methods.
     """
 
     def __init__(self, concurrency: int):
@@ -224,6 +250,7 @@ class Pace:
         self.allowed = concurrency
         self._answers = 0  # since the number changed
         self._pause_end = 0.0  # of the monotonic clock
+        self._is_cancelled = threading.Event()
         self._lock = threading.Lock()
 
     def record_answer(self, status: int, retry_after: str) -> None:
@@ -246,17 +273,37 @@ class Pace:
                 self.allowed += 1
                 self._answers = 0
 
+    def follow_limits(self, headers: Mapping[str, str]) -> None:
+        """Let no request start before the reset of a rate limit of which nothing remains.
+
+        ``headers``: those of an answer, their names in lower case.
+        """
+        with self._lock:
+            for remaining, reset in _LIMIT_HEADERS.items():
+                if headers.get(remaining) == "0":
+                    self._stop_requests(parse_duration(headers.get(reset, "")))
+
     def _stop_requests(self, seconds: float) -> None:
         """Let no request start for so many seconds.
 
-        A pause above ``_LONGEST_PAUSE`` is ignored here: the failed request then ends the run.
+        A pause above ``_LONGEST_PAUSE`` is ignored here: the next 429 then ends the run.
         """
         if seconds <= _LONGEST_PAUSE:
             self._pause_end = max(self._pause_end, time.monotonic() + seconds)
 
     def wait(self) -> None:
-        """Wait until the server's Retry-After is over."""
-        time.sleep(max(0.0, self._pause_end - time.monotonic()))
+        """Wait until the pause is over. Raises CancelledRequest when ``cancel`` ends it."""
+        while (seconds := self._pause_end - time.monotonic()) > 0:
+            if self._is_cancelled.wait(seconds):
+                raise CancelledRequest
+
+    def allow(self) -> None:
+        """Let requests be sent again after ``cancel``."""
+        self._is_cancelled.clear()
+
+    def cancel(self) -> None:
+        """End the pauses of all waiting requests, without sending them."""
+        self._is_cancelled.set()
 
 
 class _AnswerLimits(threading.local):
@@ -354,6 +401,7 @@ class Client:
         if response.is_success:
             self._apply_error_object(response)
         self.pace.record_answer(response.status_code, response.headers.get("retry-after", ""))
+        self.pace.follow_limits(response.headers)
 
     def _apply_error_object(self, response: httpx2.Response) -> None:
         """Give a successful response with an error object the status that the object names.
@@ -448,7 +496,8 @@ class Client:
         if status in (408, 409, 429) or status >= 500:
             seconds = error.response.headers.get("retry-after")
             delay = f"after {self.quote(seconds)} s " if seconds else ""
-            return self.make_error(problem, f"{delay}{_AGAIN}")
+            failure = BrokenRequestError if status in (500, 501) else RunError
+            return failure(place, problem, hint=f"{delay}{_AGAIN}")
         hint = f"fields sent: {', '.join(fields)}; {self.advice.fields}"
         # the word of OpenAI, vLLM and llama.cpp for a prompt too long
         if "context" in body.lower():
@@ -493,6 +542,7 @@ class OpenAIServer:
         self._spent = self.usage["cost"] or 0.0
         self._has_few_choices = False  # whether a message says so
         self._refuses_choices = False  # whether the server refuses the field n
+        self._refuses_max_tokens = False  # whether it takes max_completion_tokens instead
         self._reserved = 0.0  # the highest cost of the requests under way
 
     def stream(
@@ -507,6 +557,7 @@ class OpenAIServer:
         When a request fails for good, no other starts. Those in flight are waited for, and their
         answers are stored. Texts of one answer (``contrast``, ``choices``) share its request.
         """
+        self.client.pace.allow()
         if queue and self.server.structured_output:
             self._prove_structured_output(queue[0], settings)
         pool = ThreadPoolExecutor(self.server.concurrency, thread_name_prefix="openai")
@@ -534,6 +585,9 @@ class OpenAIServer:
                             queue.appendleft(replace(request, choice=None))
                             continue
                         yield request, self._make_completion(request, answer, settings)
+        except BaseException:
+            self.client.pace.cancel()
+            raise
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -613,20 +667,37 @@ class OpenAIServer:
         Raises what ``Client.post`` raises.
         """
         if "n" not in post.body:
-            return self.client.post(post.path, post.body)
+            return self._post_limited(post.path, post.body)
         if not self._refuses_choices:
             try:
-                return self.client.post(post.path, post.body)
-            except RefusedRequestError:
+                return self._post_limited(post.path, post.body)
+            except (RefusedRequestError, BrokenRequestError):
                 logger.debug("a request with n is refused; it is sent again without n")
         body = {name: value for name, value in post.body.items() if name != "n"}
-        payload = self.client.post(post.path, body)
+        payload = self._post_limited(post.path, body)
         if not self._refuses_choices:  # the field was the reason: the rest is taken
             self._refuses_choices = True
             logger.warning(
                 f"server {self.server.base_url}: refuses several texts in one request (the field "
                 "n); they are requested one by one (set model.server.choices=1 to skip this test)"
             )
+        return payload
+
+    def _post_limited(self, path: str, body: dict[str, Any]) -> object:
+        """Return the JSON for a request; its token limit has the name that the server accepts.
+
+        OpenAI's models of 2025 and later refuse ``max_tokens`` and name the other field. Raises
+        what ``Client.post`` raises.
+        """
+        if not self._refuses_max_tokens:
+            try:
+                return self.client.post(path, body)
+            except RefusedRequestError as error:
+                if _NEW_LIMIT not in str(error):
+                    raise
+        renamed = {_NEW_LIMIT if name == "max_tokens" else name: body[name] for name in body}
+        payload = self.client.post(path, renamed)
+        self._refuses_max_tokens = True
         return payload
 
     @contextmanager
@@ -680,16 +751,18 @@ class OpenAIServer:
     ) -> Completion:
         """Return the completion with the text of an answer, and its problem if any."""
         has_ended = answer.has_ended(settings.max_new_tokens)
-        if self.server.structured_output:
+        problem: str | None
+        if answer.finish_reason == REFUSAL:
+            text, problem = answer.text, ABOUT_THE_TASK
+        elif self.server.structured_output:
             key = request.answer_key or SENTENCE_KEY
             text, problem = extract_structured_text(answer.text, key)
-            text, problem = bound_text(text, problem, request.prompt, settings.max_new_tokens)
-            return Completion(text, problem, answer.log_prob, margin=None)
-        answer_text = decode_escapes(answer.text, request.prompt)
-        if continues_quotation(self.model, self.server):
-            text, problem = extract_text(answer_text, has_ended, settings.text_end)
+        elif continues_quotation(self.model, self.server):
+            text = decode_escapes(answer.text, request.prompt)
+            text, problem = extract_text(text, has_ended, settings.text_end)
         else:
-            text, problem = extract_turn_text(request.prompt, answer_text, has_ended)
+            text = decode_escapes(answer.text, request.prompt)
+            text, problem = extract_turn_text(request.prompt, text, has_ended)
         text, problem = bound_text(text, problem, request.prompt, settings.max_new_tokens)
         return Completion(text, problem, answer.log_prob, margin=None)
 

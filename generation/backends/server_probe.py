@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any, Literal
 
+from sts_dino.generation.backends.dialects import OPEN_REASONING
 from sts_dino.generation.backends.protocol import Request, complete
 from sts_dino.generation.backends.registry import connect_server
 from sts_dino.hub.contract.recipe import DecodingParameters, LanguageModel, Server
@@ -32,6 +33,10 @@ _PROBE_EXAMPLES = (
     ("The shop closes at eight.", "The store is open until eight o'clock."),
 )
 _PROBE_SENTENCE = "The ferry to the island leaves twice a day."
+_NO_REASONING = (
+    "serve an instruct model, or switch its reasoning off (llama-server --reasoning-budget 0; "
+    "vllm serve --default-chat-template-kwargs '{\"enable_thinking\": false}')"
+)
 _REFUSED_STATUS = "HTTP 500"  # llama.cpp's for a chat template that raises an error
 
 
@@ -116,7 +121,8 @@ def try_chat(server: Server) -> ChatProbe:
     A server that refuses this, or answers without the JSON, is asked for a chat without the schema.
     One that refuses that, too, is asked to continue a plain prompt.
 
-    Raises InputError and RunError for a server that refuses or fails in all ways.
+    Raises InputError and RunError for a server that refuses or fails in all ways, InputError for a
+    model that spends the answer on reasoning.
     """
     refusals: list[str] = []
     first_refusal: StsDinoError | None = None
@@ -131,6 +137,13 @@ def try_chat(server: Server) -> ChatProbe:
             refusals.append(join_lines(str(error), 2 * SHOWN_CHARACTERS))
             continue
         answer_text = repr(join_lines(text, SHOWN_CHARACTERS))
+        if has_chat and text.startswith(OPEN_REASONING):
+            raise InputError(
+                f"server {server.base_url}",
+                f"its model reasons before it answers, and does not end within {PROBE_TOKENS} "
+                f"tokens: {answer_text}",
+                hint=_NO_REASONING,
+            )
         if has_schema and problem == NOT_CLOSED:
             refusals.append(f"no JSON: {answer_text}")
             continue

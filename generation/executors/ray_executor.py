@@ -52,6 +52,7 @@ from sts_dino.generation.pipeline.tasks import (
     Tick,
     WriteShard,
 )
+from sts_dino.generation.rows.selection import list_selector_files
 from sts_dino.hub.durable import hash_file
 from sts_dino.hub.errors import InputError, OutOfMemory, RunError
 
@@ -348,7 +349,10 @@ def start_ray_executor(options: ClusterOptions, spec: ExecutorSpec) -> Iterator[
         store_mark = (store.url, store.leave_mark())
     inputs = dict[str, str]()
     if options.is_remote:
-        inputs = {str(path): hash_file(path) for path in list_model_files(recipe.model)}
+        files = list(list_model_files(recipe.model))
+        if recipe.selection is not None and recipe.selection.path is not None:
+            files += list_selector_files(Path(recipe.selection.path))
+        inputs = {str(path): hash_file(path) for path in files}
     worker_spec = WorkerSpec(
         recipe=recipe,
         sets=spec.prompts.sets,

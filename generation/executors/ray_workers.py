@@ -104,7 +104,7 @@ class WorkerSpec:
     run: str  # its folder in a store
     directory: Path  # of the run; workers on other machines do not see it
     folder: Path  # where the recipe's relative paths start
-    inputs: Mapping[str, str]  # the model's files → SHA-256, for other machines
+    inputs: Mapping[str, str]  # files of models → SHA-256, for other machines
     resources: WorkerResources
     store: tuple[str, str] | None  # its URL, and the driver's mark in it
 

@@ -31,6 +31,7 @@ UNDECIDING_MODULES = {
     "sts_dino.hub.client.connection": "timeouts of a Hub, and how its failures are recognised",
     "sts_dino.hub.environment": "which environment variables are refused",
     "sts_dino.hub.errors": "the wording of a problem",
+    "sts_dino.hub.contract.licences": "the licences that the manifest's provenance names",
     "sts_dino.hub.contract.packaged": "where the models of sts-dino lm are, and whether memory "
     "holds them",
     "sts_dino.hub.process": "signals, exit codes, the peak of memory",

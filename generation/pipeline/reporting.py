@@ -18,6 +18,13 @@ from sts_dino.generation.inputs.prompts import Prompts
 from sts_dino.generation.inputs.sources import SourceSentence
 from sts_dino.generation.pipeline.tasks import Executor, TaskResult
 from sts_dino.generation.rows.attempts import make_text_request
+from sts_dino.generation.rows.selection import (
+    download_selector,
+    find_selector,
+    list_selector_files,
+)
+from sts_dino.hub.contract.licences import read_card_licences
+from sts_dino.hub.contract.packaged import ENCODERS
 from sts_dino.hub.contract.published_paths import hide_folders
 from sts_dino.hub.contract.recipe import DatasetRecipe, Server
 from sts_dino.hub.durable import write_text
@@ -263,8 +270,11 @@ def make_provenance(
     """
     # describe model and source, which every dataset has
     model = recipe.model
+    selector_digests = list_selector_digests(recipe, inputs)
     weights = [
-        digest for path, digest in inputs.items() if path.endswith((".safetensors", ".gguf"))
+        digest
+        for path, digest in inputs.items()
+        if path.endswith((".safetensors", ".gguf")) and path not in selector_digests
     ]
     provenance: dict[str, Any] = {
         "command": command,
@@ -279,10 +289,52 @@ def make_provenance(
         **prompts.describe_examples(),
     }
 
-    # add the file of few-shot examples and the clone, if there are any
+    # add the encoder that chooses, the file of few-shot examples and the clone, if there are any
+    if recipe.selection is not None:
+        provenance["selection"] = describe_selector(recipe, inputs)
     if recipe.few_shot:
         path = hide_folders(str(recipe.few_shot.examples.path))
         provenance["examples"]["sha256"] = inputs.get(path)
     if code:
         provenance["code"] = code
     return provenance
+
+
+def describe_selector(recipe: DatasetRecipe, inputs: Mapping[str, str]) -> dict[str, str | None]:
+    """Return the facts of the encoder of ``selection`` that a card names.
+
+    Keys: ``id``, ``revision``, ``license`` (None: its card names none) and ``sha256`` of local
+    weights. An encoder of ``sts-dino lm`` is recognised by its weights. ``inputs``: published
+    path → SHA-256 of the local inputs. Raises InputError as ``download_selector``.
+    """
+    section = recipe.selection
+    assert section is not None, "the recipe has a selection"
+    folder = download_selector(recipe)
+    digests = list_selector_digests(recipe, inputs)
+    sha256 = next((digests[path] for path in digests if path.endswith(".safetensors")), None)
+    for model in ENCODERS.values():
+        if sha256 in model.identities.values():
+            repo_id, _, revision = (model.hub or model.upstream).partition("@")
+            facts = {"id": repo_id, "revision": revision or None, "license": model.license}
+            return {**facts, "sha256": sha256}
+
+    card_licences = read_card_licences(folder / "README.md")
+    return {
+        "id": section.repo_id or hide_folders(str(folder)),
+        "revision": section.revision,
+        "license": card_licences[0].id if card_licences else None,
+        "sha256": sha256,
+    }
+
+
+def list_selector_digests(recipe: DatasetRecipe, inputs: Mapping[str, str]) -> dict[str, str]:
+    """Return the part of ``inputs`` that is the encoder's of ``selection``; {} without one here."""
+    folder = find_selector(recipe) if recipe.selection is not None else None
+    if folder is None:
+        return {}
+    digests: dict[str, str] = {}
+    for path in list_selector_files(folder):
+        name = f"{hide_folders(str(folder))}/{path.relative_to(folder).as_posix()}"
+        if name in inputs:
+            digests[name] = inputs[name]
+    return digests

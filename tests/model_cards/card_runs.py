@@ -74,6 +74,7 @@ def rows_of(
     """A row of any config whose texts are all ``text``."""
     values: dict[str, Any] = {
         "score": 0.9,
+        "cosine": 0.7,
         "label": target,
         "reason": "line_break",
         "instruction": "Write.",

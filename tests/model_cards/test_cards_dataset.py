@@ -565,3 +565,21 @@ def test_a_snapshot_is_rendered_while_the_run_goes_on(tmp_path: Path) -> None:
     # its footer is whole: only a full read sees the damage
     stray.write_bytes(content[:4] + bytes(196) + content[200:])
     assert "3 of 3 shards" in card_of(run.directory, now=NOW)
+
+
+def test_the_encoder_that_chose_and_its_licence_stand_in_the_cards_text(tmp_path):
+    scores = {"selection": {"candidates": 3}, "decoding": {"max_attempts": 9}}
+    run = dataset_run(tmp_path / "run", "sts", changes=scores)
+    manifest = read_manifest(run)
+    facts = {"id": "org/`|<b>enc", "revision": "c" * 40, "license": "mit", "sha256": None}
+    provenance = {**manifest.provenance, "selection": facts}
+    write_manifest(run, manifest.model_copy(update={"provenance": provenance}))
+    card = card_of(run)
+    sentence = next(line for line in card.splitlines() if line.startswith("Best of 3: "))
+    assert f"revision `{'c' * 40}`, licence mit." in sentence and "org/" in sentence
+    assert "An encoder chose the texts" in card
+
+    del provenance["selection"]  # an earlier version recorded no encoder
+    write_manifest(run, manifest.model_copy(update={"provenance": provenance}))
+    card = card_of(run)
+    assert "chosen among 3 generated ones by the cosine of an encoder" in card

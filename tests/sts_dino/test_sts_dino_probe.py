@@ -2,6 +2,9 @@
 
 import json
 import shutil
+import subprocess
+import sys
+import time
 
 import pytest
 import yaml
@@ -169,6 +172,26 @@ def test_a_template_that_cannot_be_tried_leaves_the_plain_prompt(tmp_path, templ
     assert "the model has a chat template" in recipe_path.read_text(encoding="utf-8")
     again = outcome_of(probe, recipe_path, "--both", "--sentences", "8", "--seconds", "600")
     assert says in done.stderr + again.stderr
+
+
+@pytest.mark.slow("a process of its own, killed")
+def test_the_draft_of_a_killed_probe_goes_with_the_next_command(tmp_path):
+    words = [sys.executable, "-m", "sts_dino", "new", str(corpus(tmp_path)), "--language", "en"]
+    words += ["--out", str(tmp_path / "r.yaml"), "--kind", "statements", "--lm-license", "mit"]
+    words += ["--lm", str(model(tmp_path, TEMPLATE))]
+    draft = probe.get_draft_path(tmp_path / "r.yaml")
+    with (tmp_path / "said").open("w") as said:
+        killed = subprocess.Popen(words, stdout=said, stderr=said)
+    deadline = time.monotonic() + 240
+    while not draft.exists() and killed.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+    killed.kill()
+    assert killed.wait() == -9 and draft.exists(), (tmp_path / "said").read_text()
+    assert not (tmp_path / "r.yaml").exists()
+
+    done = subprocess.run([*words, "--no-probe"], capture_output=True, encoding="utf-8")
+    assert done.returncode == 0, done.stderr
+    assert not list(tmp_path.glob(".*")) and (tmp_path / "r.yaml").exists()
 
 
 def test_no_probe_generates_nothing(tmp_path, monkeypatch):
