@@ -9,7 +9,8 @@ from training_inputs import write_recipe
 from walks import record_walk
 
 import sts_dino.training.run
-from sts_dino.training.loop import train  # noqa: F401 - imported before the walk begins
+from sts_dino.hub.contract.licences import load_licences
+from sts_dino.training.loop import train, validation  # noqa: F401 - imported before the walk begins
 from sts_dino.training.loop.trainer import EncoderTrainer
 
 DATASETS = 2
@@ -50,6 +51,7 @@ def walk(tmp_path_factory):
     def stop(*_, **__):
         raise SystemExit
 
+    load_licences()  # cached: it runs in this call alone, whichever tests ran before
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit):
         patch.setattr(EncoderTrainer, "training_step", stop)
         with record_walk("run_training") as recorded:
