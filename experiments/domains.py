@@ -217,9 +217,10 @@ def choose_names(option: str, requested: list[str] | None, known: Sequence[str])
 def extract_domain(name: str, data: Path, folder: Path, plan: DomainPlan) -> Domain:
     """Write the files of a domain or a language, and return it.
 
-    A sentence has ``MIN_WORDS`` to ``MAX_WORDS`` words and stands in no judged pair; words are not
-    counted in a language. Their order is random under a fixed seed. Raises InputError without the
-    files.
+    A domain's sentence has ``MIN_WORDS`` to ``MAX_WORDS`` words and stands in no judged pair. The
+    sentences of a language are taken as its file has them. Their order is random under a fixed
+    seed. Both files of sentences begin at its start, so they share sentences. Raises InputError
+    without the files.
     """
     # Judged pairs, and the sentences of the others
     if name in LANGUAGES:

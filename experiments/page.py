@@ -264,7 +264,10 @@ def match_effects(experiment: Experiment, result: Result) -> list[MeasuredEffect
 
 
 def get_paper_difference(experiment: Experiment, effect: Effect) -> float | None:
-    """Return the paper's number for ``better`` minus that for ``than``; None without both."""
+    """Return the paper's difference of an effect; None if the paper does not print it.
+
+    It is ``effect.paper``, or else the printed number of ``better`` minus that of ``than``.
+    """
     if effect.paper is not None:
         return effect.paper
     better = get_paper_row(experiment, effect.better).get(effect.column)

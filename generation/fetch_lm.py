@@ -306,21 +306,26 @@ def download_from_hub(model: PackagedModel, work: Path, new: Path) -> dict[str, 
 
 
 def finish_model_folder(model: PackagedModel, folder: Path, origin: dict[str, Any]) -> None:
-    """Convert the weights if the model needs it, and write provenance.yaml with all checksums."""
+    """Convert the weights, set the default prompt, and write provenance.yaml with all checksums.
+
+    Each of the first two only if the model needs it. The caller has checked the weights' SHA-256.
+    ``origin``: the keys of provenance.yaml that say where the files came from.
+    """
     weights = f"{model.file}: as published"
     if model.dequantise:
         logger.info("checksum correct; de-quantising to bfloat16, which takes some minutes")
         convert_gguf(folder / model.file, folder, model.license)
         weights = "model.safetensors: those of the GGUF file, de-quantised and rounded to bfloat16"
-    name = model.file
+    identity = model.file
     packed = Path(model.packed_file).name
+    # only the package has the packed file: the Hub has the weights as published
     if packed and (folder / packed).is_file():
         logger.info("checksum correct; de-quantising to float32")
         convert_packed_encoder(folder / packed, folder)
         packed_weights = f"4-bit weights of the package {model.package}"
         origin = {**origin, "converted_from": packed_weights}
         weights = f"model.safetensors: {packed_weights} ({packed}), de-quantised to float32"
-        name = packed
+        identity = packed
     if model.prompt_name:
         write_default_prompt(model, folder)
     files = sorted(path for path in folder.rglob("*") if path.is_file())
@@ -329,9 +334,9 @@ def finish_model_folder(model: PackagedModel, folder: Path, origin: dict[str, An
         "model": model.upstream,
         "license": model.license,
         "identity": (
-            f"the SHA-256 of {name}; packages are a third party's, not of the model's authors"
+            f"the SHA-256 of {identity}; packages are a third party's, not of the model's authors"
         ),
-        "sha256": model.identities[name],
+        "sha256": model.identities[identity],
         **origin,
         "weights": weights,
         "versions": {name: importlib.metadata.version(name) for name in _LIBRARIES},

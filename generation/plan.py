@@ -469,7 +469,7 @@ def estimate_run(
     # A server's answers are stored for the run, which does not pay for them again.
     answers_beside = None if recipe.model.facts.local else directory
     loaded_writer = load_writer(recipe.model, answers_beside)
-    writer: Any = RecordingWriter(loaded_writer)
+    writer: Any = RecordingWriter(loaded_writer)  # records the pilots' texts, not the prefixes
     prompts = load_prompts(recipe)
     prefix_seconds = read_prefixes(loaded_writer, prompts, recipe.variants[0], clock)
     start_seconds = measure_seconds_since_start()
@@ -483,6 +483,7 @@ def estimate_run(
         variant = next(variant for variant in recipe.variants if variant.shots == shots)
         if number:
             prefix_seconds = read_prefixes(loaded_writer, prompts, variant, clock)
+        # ``run_pilots`` needs a sentence, also where the sample has fewer than shot counts
         sentences = source.sample[number :: len(shot_counts)] or source.sample[:1]
         most_seconds = PILOT_SECONDS / len(shot_counts)
         pilots = run_pilots(writer, prompts, variant, sentences, most_seconds, clock)
@@ -493,7 +494,7 @@ def estimate_run(
         fingerprint = compute_fingerprint(recipe, hash_inputs(recipe))
         writer.store(directory, compute_run_key(fingerprint, get_versions(recipe)))
 
-    # Add up the variants of the run.
+    # Add up the variants of the run. Texts, keep rates and pilot seconds: of the largest pilots.
     seconds, rows = _add_up_variants(recipe, by_shots, source)
     largest = [pilots_of_shots.largest for pilots_of_shots in by_shots.values()]
     texts = sum((pilot.generated for pilot in largest), Counter[str]())

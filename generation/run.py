@@ -333,7 +333,7 @@ def read_random_shards(
 def make_question_warning(label: str, pairs: list[list[str]]) -> str | None:
     """Return a warning if too few texts for questions are questions, else None.
 
-    Fewer than ``SHOWN_ROWS`` questions among the source sentences give no warning.
+    Fewer than ``SHOWN_ROWS`` rows whose source sentence is a question give no warning.
 
     Args:
         label: name of the label with the highest score, whose texts should keep the question.

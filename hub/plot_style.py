@@ -60,6 +60,8 @@ def shorten_name(text: str, limit: int = MOST_NAME_CHARACTERS) -> str:
     matplotlib's legend leaves out names that begin with an underscore.
     """
     name = make_visible_line(text)
+    if name.startswith("_"):
+        name = f" {name}"
     if len(name) > limit:
         name = f"{name[: limit // 2 - 1]}…{name[-(limit // 2) :]}"
-    return f" {name}" if name.startswith("_") else name
+    return name

@@ -45,6 +45,7 @@ class ProgressBar(tqdm):
             super().display(msg, pos)
             return
         steps = self._count_steps()
+        # None while tqdm's __init__ runs, which calls this method, too
         if self._reported_steps is not None and steps > self._reported_steps:
             self._reported_steps = steps
             logger.info(str(self))

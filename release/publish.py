@@ -57,12 +57,12 @@ def main(
 ) -> None:
     """Publish finished runs to the Hub that HF_ENDPOINT names.
 
-    Without --yes only the plan is printed.
+    Without --yes nothing is sent to the Hub: the plan is printed.
 
     New repositories are private; --public makes them public. Files that the Hub has are not sent
     again, a tag never moves, and changes made by hand stay. A run without a card for this owner, or
-    with a card of earlier facts, gets it first. An encoder's card names the datasets of this owner
-    that it was trained on.
+    with a card of earlier facts, gets it first, with and without --yes. An encoder's card names the
+    datasets of this owner that it was trained on.
 
     Examples:
 
@@ -72,6 +72,7 @@ def main(
     """
     # Publish datasets first ("dataset" < "model"): a model's card names the commits of its datasets
     manifests = {directory: require_complete(directory) for directory in directories}
+    # a model's rows may come from datasets of this call: write_card looks for them by these names
     dataset_names = [item.name for item in manifests.values() if item.kind == "dataset"]
     plans = []
     for directory in sorted(directories, key=lambda directory: manifests[directory].kind):

@@ -537,7 +537,8 @@ def measure_dataset(
     """
     from sts_dino.eval.compare.seeds import compare_variants
 
-    # Train and score; a variant has an encoder for each seed
+    # Train and score; train_encoder returns an encoder that is already scored at once.
+    # A variant has an encoder for each seed, "untrained" only one
     trainings = list_trainings(experiment, dataset, people, skipped)
     calls = [partial(train_encoder, experiment, training) for training in trainings]
     encoders = run_parallel(calls, experiment.workers)
@@ -551,7 +552,7 @@ def measure_dataset(
         split=experiment.split,
         samples=experiment.samples,
         variants={name: folders[name] for name in get_args(TrainedOn) if name in folders},
-        control="copies",
+        control="copies",  # SimCSE on the source sentences, which needs no generated data
         differences=tuple(("dataset", name) for name in ("shuffled", "people") if name in folders),
     )
     scores = compare_variants(plan)

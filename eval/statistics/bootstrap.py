@@ -87,7 +87,8 @@ def _make_spearman(gold: Vector, predicted: Matrix) -> Statistic:
 def _make_pearson(gold: Vector, predicted: Matrix) -> Statistic:
     """Make the statistic: Pearson's correlation of ``gold`` (rows,) with each system's values.
 
-    ``predicted`` is (systems, rows).
+    ``predicted`` is (systems, rows). A resample in which either is constant has no correlation:
+    NaN. ``drawn``: how often each row was drawn, (rows, resamples).
     """
     # Centred values lose less precision in the differences of means below
     y = (gold - gold.mean())[None]

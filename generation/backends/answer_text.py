@@ -307,7 +307,7 @@ def _drop_introduction(turn: str, prompt: str) -> str:
         for layer, remainder in layers:
             turn = layer.sub(remainder, turn, count=1).lstrip()
         if _NUMBERED_LINE.search(turn.partition("\n")[0]):
-            break  # a list of several sentences
+            break  # "1. … 2. …": ``bound_text`` refuses several sentences by these marks
         for pattern in (_LIST_ITEM, _SPEAKER):
             match = pattern.match(turn)
             if match and match[0] not in prompt:

@@ -371,6 +371,7 @@ class Engine(PromptEncoder):
     def _read_prefixes(self, prefixes: Sequence[str]) -> None:
         """Prefill the shared prefixes, unless the cache has the same ones.
 
+        A prefix longer than the attention's window is skipped.
         The last token of a prefix is left out: with the text that follows it in a prompt, the
         tokenizer may make another token of it.
         """
@@ -381,12 +382,13 @@ class Engine(PromptEncoder):
                 prefix_ids.append(ids)
         if prefix_ids == self.prefix_ids:
             return
-        self.prefix_ids = prefix_ids
+        self.prefix_ids = []  # until all are read: a pass may fail
         self._caches.shared_prefixes = KVCache()
         for entry, ids in enumerate(prefix_ids):
             self._caches.shared_prefixes.grow(entry + 1, len(ids))
             for start in range(0, len(ids), PREFIX_CHUNK):
                 self._read_chunk(entry, ids, start, min(start + PREFIX_CHUNK, len(ids)))
+        self.prefix_ids = prefix_ids
 
     def _read_chunk(self, entry: int, ids: Ids, start: int, end: int) -> None:
         """Prefill the tokens ``start`` to ``end`` of a shared prefix."""

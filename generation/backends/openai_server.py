@@ -523,8 +523,8 @@ class OpenAIServer:
     def __init__(self, model: LanguageModel, directory: Path | None = None):
         """Make the writer of a recipe's section ``model``; no request is sent yet.
 
-        Its answers are stored beside the run ``directory``. Raises InputError for a published
-        recipe, which does not name the server's address.
+        Its answers are stored beside the run ``directory``, without one in a temporary file.
+        Raises InputError for a published recipe, which does not name the server's address.
         """
         assert model.server is not None, "sts_dino.hub.contract.recipe checks this"
         self.model = model
@@ -539,8 +539,8 @@ class OpenAIServer:
         path = directory.with_name(f"{directory.name}.answers.sqlite") if directory else None
         self._cache = AnswerCache(path)
         self._spent_lock = threading.Lock()
-        self._spent = self.usage["cost"] or 0.0
-        self._has_few_choices = False  # whether a message says so
+        self._spent = self.usage["cost"] or 0.0  # on stored answers; 0 without prices
+        self._has_few_choices = False  # whether it gave fewer texts than asked; a warning said so
         self._refuses_choices = False  # whether the server refuses the field n
         self._refuses_max_tokens = False  # whether it takes max_completion_tokens instead
         self._reserved = 0.0  # the highest cost of the requests under way

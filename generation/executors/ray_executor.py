@@ -630,10 +630,13 @@ class RayExecutor:
 
         - TASK: raise the error, unless another worker has finished the task.
         - MEMORY: replace the worker; its node gets room for one worker fewer.
-        - NODE: leave the node out.
+        - NODE: leave the node out; as WORKER while a worker starts and another there is ready.
         - WORKER: replace the worker; leave its node out after too many losses in a row.
+
+        ``_replace_workers`` gets a reason where the task may be the cause, None where it is not.
         """
         failure = classify_error(error, starting=worker.task is None)
+        # TASK always has a task: while a worker starts, classify_error names the node instead
         if failure.cause is Cause.TASK and worker.task:
             if queue.is_open(worker.task):
                 raise error

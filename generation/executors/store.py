@@ -107,9 +107,9 @@ def get_http_status(error: BaseException) -> int | None:
 
 @contextmanager
 def convert_store_errors(url: str) -> Iterator[None]:
-    """Raise a store's failures as InputError or RunError.
+    """Raise a store's failures as RunError.
 
-    A missing file, a full disk and memory that ran out stay as they are.
+    Errors of this package, a missing file, a full disk and memory that ran out stay as they are.
     """
     try:
         yield
@@ -117,7 +117,7 @@ def convert_store_errors(url: str) -> Iterator[None]:
         raise
     except OSError as error:
         if error.errno in (*FULL_DISK_ERRNOS, errno.ENOMEM):
-            error.filename = error.filename or url
+            error.filename = error.filename or url  # the message names it
             raise
         raise RunError(
             f"store {url}", str(error), hint="can this node reach it, may this user write there?"
@@ -150,7 +150,7 @@ class ResultStore:
         self._root = location.root
         self._folder = f"{self._root}/{run}"
         self._retry = retry or StoreRetry()
-        self._retry.reached |= proven
+        self._retry.reached |= proven  # once reached, failures of the connection are retried
 
     def leave_mark(self) -> str:
         """Write a file for ``require_mark``, and return its name; the driver calls this.
@@ -210,8 +210,9 @@ class ResultStore:
     def put(self, result: TaskResult) -> TaskResult:
         """Store the result of a task, and return the result without the contents of its files.
 
-        The files are written first, the record after them. Raises OSError (ENOSPC, EDQUOT) when a
-        disk is full, RunError when the store fails otherwise.
+        The files are written first, the record after them. The result of a group has no record:
+        ``find`` does not look for one. Raises OSError (ENOSPC, EDQUOT) when a disk is full,
+        RunError when the store fails otherwise.
         """
         for file in result.files:
             if file.path in result.contents and not self._has_content(file):

@@ -213,11 +213,13 @@ def unwrap_errors(target: object = constants.HF_HOME) -> Iterator[None]:
     library's error names no file.
     """
     try:
-        yield
-    except (LocalEntryNotFoundError, RuntimeError, ValueError) as error:
-        if isinstance(error.__cause__, Exception) and not isinstance(error, BadRequestError):
-            raise error.__cause__ from None
-        raise
+        try:
+            yield
+        except (LocalEntryNotFoundError, RuntimeError, ValueError) as error:
+            # A BadRequestError is a ValueError, too, but it is the Hub's answer itself.
+            if isinstance(error.__cause__, Exception) and not isinstance(error, BadRequestError):
+                raise error.__cause__ from None
+            raise
     except OSError as error:
         # Errors of the Xet client have the number in their message, and no ``errno``.
         match = re.search(r"\(os error (\d+)\)", str(error))

@@ -887,7 +887,11 @@ class LabelRoles:
         )
 
     def describe(self) -> str:
-        """Return sentences that say how the texts of each label are used."""
+        """Return clauses that say how the texts of each label are used.
+
+        Call it after ``require_trainable``: it needs a label of hard negatives. A proposed recipe
+        has at most two of them, 0.5 and 0.
+        """
         positive = "each source sentence is its own positive under dropout"
         if self.positives:
             positive = f"texts of label {' and '.join(self.positives)} are positives"
@@ -905,7 +909,11 @@ class LabelRoles:
 def assign_label_roles(dataset: DatasetRecipe, grades: Grades) -> LabelRoles:
     """Assign each generated label of a dataset its role in a training on graded triplets.
 
-    grades: the score bands of positives and negatives; a label's score decides its role.
+    dataset: of a schema with scores, so that every label has one.
+    grades: the score bands of positives and negatives; a label's score decides its role. Where
+        each sentence is its own positive, the labels of the band of positives are unused.
+
+    The labels of a role stand by score, the highest first.
     """
     scored = sorted(dataset.written_labels, key=lambda label: -(label.score or 0.0))
     positives: list[str] = []

@@ -135,6 +135,11 @@ def test_a_full_disk_of_the_client_is_one_line_that_names_it(said):
         unwrap_errors("/some/cache"),
     ):
         raise said
+    with (
+        pytest.raises(RunError, match="/some/cache: no space left on the disk; free some"),
+        unwrap_errors("/some/cache"),
+    ):
+        raise RuntimeError("an upload failed") from said
     with pytest.raises(ConnectionResetError), unwrap_errors():
         raise ConnectionResetError(104, "by peer")
 

@@ -344,6 +344,7 @@ def _write_loading_arguments(model: SentenceTransformer, folder: Path) -> None:
     transformer: Any = model.transformers_model
     arguments: dict[str, Any] = {}
     if has_adapter(model):
+        # add_adapter keeps the base's dtype: saving and quantization change the config's
         dtype = getattr(transformer, "base_dtype", transformer.dtype)
         arguments["dtype"] = str(dtype).removeprefix("torch.")
         path = folder / ADAPTER_CONFIG

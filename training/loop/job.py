@@ -423,7 +423,7 @@ def check_sets(sets: list[TrainingSet], batch_size: int, drop_last: bool) -> Non
                 "arguments.dataloader_drop_last",
                 f"drops all {item.rows:,} rows of {where}: "
                 f"they are fewer than a batch of {batch_size}",
-                hint="lower batch_size, or leave it out",
+                hint="lower batch_size, or leave dataloader_drop_last out",
             )
 
 
