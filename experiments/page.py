@@ -234,7 +234,7 @@ def format_effects(run_experiments: Sequence[RunExperiment]) -> str:
     columns = ["experiment", "effect", "column", "paper", "here", *shared_columns]
     columns += ["1.5B", *shared_columns]
     rows = [[*key, cells.paper, *cells.measured, *cells.repeated] for key, cells in effects.items()]
-    return format_table(columns, rows, names=len(columns))
+    return format_table(columns, rows, names=len(columns))  # all columns are text
 
 
 def format_verdict(difference: Difference, paper_difference: float | None) -> str:

@@ -240,13 +240,16 @@ def find_row(directory: Path, manifest: Manifest, row_id: RowId) -> tuple[str, R
 def find_first_row_id(directory: Path) -> str:
     """Return the id of the first raw row of a run directory.
 
-    Raises InputError when the directory has no manifest or no raw row.
+    Raises InputError when the directory has no manifest or no raw row, and for a damaged file.
     """
     manifest = run_dir.read_manifest(directory)
     for file in manifest.files if manifest else ():
-        base, _, shots = str(file.config).partition("-")
+        base, _, shots = str(file.config).partition("-")  # raw, or raw-20shot
         if base == "raw":
-            first_batch = next(pq.ParquetFile(directory / file.path).iter_batches(batch_size=1))
+            # a shard has at least one row: files without rows are not made
+            path = directory / file.path
+            with convert_reader_errors(path, RERUN_HINT):
+                first_batch = next(pq.ParquetFile(path).iter_batches(batch_size=1))
             row = first_batch.to_pylist()[0]
             row_id = f"{row['source_id']}/{row['target']}/{row['attempt']}"
             return f"{row_id}/{shots}-{row['example_set']}" if shots else row_id

@@ -314,7 +314,7 @@ def _check_training(directory: Path, is_trained: bool, recipe: ModelRecipe) -> N
 def _check_sums(directory: Path, counts: DatasetCounts) -> None:
     """Raise InputError for the first sum of ``counts`` that does not hold; name both sides.
 
-    The sums are those of the module's docstring, up to the reasons and lengths.
+    They are the first four of the module's docstring: requested, totals, reasons and lengths.
     """
     # every requested text was kept or rejected
     path = directory / MANIFEST
@@ -326,7 +326,7 @@ def _check_sums(directory: Path, counts: DatasetCounts) -> None:
     if counts.variants:
         _check_partition(path, "variants", counts.variants, counts)
 
-    # every kept text of a label has a length, and every rejected text a reason
+    # where they are recorded, every kept text has a length, and every rejected text a reason
     lengths = counts.token_lengths.by_label if counts.token_lengths else {}
     for label, texts_by_length in lengths.items():
         kept = counts.by_label[label].kept if label in counts.by_label else 0

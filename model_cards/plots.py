@@ -121,7 +121,7 @@ def draw_similarity_plot(cosines: Mapping[str, Mapping[str, Sequence[float]]]) -
     bins = np.linspace(lowest, 1, HISTOGRAM_BINS + 1).tolist()
 
     def draw_histograms(_: Figure, *panel_axes: Axes) -> None:
-        last_index = len(cosines) - 1
+        last_index = len(cosines) - 1  # the trained encoder; its bars are filled
         for axes, label in zip(panel_axes, labels, strict=True):
             for index, (encoder, by_label) in enumerate(cosines.items()):
                 values = by_label[label]

@@ -421,7 +421,7 @@ def _convert_run(run: FinishedRun, name: str) -> Dataset:
         name=name,
         revision=run.revision,
         configs=tuple(run.configs),
-        finished=tuple(config for config in run.configs if is_finished(config)),
+        finished=tuple(config for config in run.configs if is_finished(config)),  # to train on
         default_config=None,
         open_config=partial(_open_run_config, run),
         read_recipe=partial(_read_run_recipe, run),

@@ -169,9 +169,12 @@ def make_labels(evaluations: Sequence[FinishedEvaluation]) -> list[str]:
         label = name
         if names.count(name) > 1:
             label = f"{name}@{evaluation.results.revision[:8]}"
-        # The same label, or the same label with a number
-        repeats = sum(used == label or used.startswith(f"{label} (") for used in labels)
-        labels.append(f"{label} ({repeats + 1})" if repeats else label)
+        numbered = label
+        number = 1
+        while numbered in labels:
+            number += 1
+            numbered = f"{label} ({number})"
+        labels.append(numbered)
     return labels
 
 

@@ -173,7 +173,9 @@ class Resampled:
             first: number of the first system.
             second: number of the second system.
             reported: the reported scores of both, which may be means over seeds or folds. The
-                difference is between them, and the interval of means over seeds is moved to it.
+                difference is between them, and the interval of means over seeds is moved to it: the
+                rows are those of the first seed. A mean over folds differs only slightly from the
+                score of the rows, so its interval stays.
                 None: the difference is between the scores of the rows.
         """
         # Subtract the scores of these rows, and the reported scores

@@ -35,7 +35,7 @@ def list_layout_names(name: str) -> tuple[str, ...]:
 
 def read_shipped(name: str) -> DataFile:
     """Read a file that ships with the project. Raises InputError when it is missing."""
-    path = SHIPPED_FOLDER / Path(name).name
+    path = SHIPPED_FOLDER / Path(name).name  # without the layout's folders: ours is flat
     if not path.is_file():
         raise InputError(
             path, "no such data file", hint="it comes with the project: install that again"

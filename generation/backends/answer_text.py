@@ -198,7 +198,9 @@ def extract_turn_text(prompt: str, answer: str, stopped: bool) -> tuple[str, str
         answer: the text of the turn.
         stopped: the model ended its turn.
     """
-    # Remove the reasoning, and make all quotation marks straight
+    # Remove byte-order marks and the reasoning, and make all quotation marks straight. A turn that
+    # begins with an escaped mark has all marks escaped. Elsewhere an escaped mark is inside the
+    # sentence: it is hidden until the end, so that it does not end the quotation.
     turn = _THOUGHT_ENDS.split(answer[:_LONGEST_TURN].replace(MARK, ""))[-1].strip()
     if turn.startswith(_ESCAPED):
         turn = turn.replace(_ESCAPED, QUOTE)

@@ -189,10 +189,11 @@ class LiveBatch:
                 allocator.release(entry)
 
     def drop_unused_prompts(self) -> None:
-        """Free the prompts that no row reads, those unused for longest first.
+        """Free the prompts that no row reads, those requested longest ago first.
 
         As many as a quarter of the prompts in use may stay for later sequences.
         """
+        # self.prompts is in the order of the last request
         unused = [ids for ids, prompt in self.prompts.items() if not prompt.readers]
         spare = (len(self.prompts) - len(unused)) // 4
         for ids in unused[: max(0, len(unused) - spare)]:

@@ -391,7 +391,8 @@ class Client:
         """Make a response safe for the client, and count it.
 
         Nothing is decompressed, text is read as UTF-8, and a redirect to another host or port is
-        not followed: its header ``location`` becomes ``elsewhere``.
+        not followed: its header ``location`` becomes ``elsewhere``. A malformed ``location`` raises
+        InvalidURL or ValueError, which ``_send`` converts.
         """
         response.headers.pop("content-encoding", None)
         response.encoding = "utf-8"
@@ -399,7 +400,7 @@ class Client:
         if (target.scheme, target.netloc) != (response.url.scheme, response.url.netloc):
             response.headers["elsewhere"] = response.headers.pop("location")
         if response.is_success:
-            self._apply_error_object(response)
+            self._apply_error_object(response)  # some servers send errors with status 200
         self.pace.record_answer(response.status_code, response.headers.get("retry-after", ""))
         self.pace.follow_limits(response.headers)
 

@@ -332,7 +332,8 @@ def name_store_folder(run: str, directory: Path) -> str:
 def is_result_of(task: Task, result: TaskResult) -> bool:
     """Return whether a result can be the result of this task.
 
-    Other users may write to the store, so the key, the kind and the paths are checked.
+    Other users may write to the store, so the key, the kind and the paths are checked. ``File``
+    has refused paths with ``..``; the paths in ``empty`` are never opened.
     """
     if result.key != task.key:
         return False

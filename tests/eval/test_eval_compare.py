@@ -5,6 +5,7 @@ cannot break.
 import csv
 import re
 import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib.image
@@ -14,7 +15,7 @@ from markdown_it import MarkdownIt
 from planted_evaluations import SETTINGS, evaluation, measured, planted
 
 from sts_dino.eval.compare.plots import MAX_NAME_CHARACTERS, _name_measurements
-from sts_dino.eval.compare.run import compare, compare_evaluations
+from sts_dino.eval.compare.run import compare, compare_evaluations, make_labels
 from sts_dino.eval.compare.seeds import (
     compare_variants,
     draw_seeds,
@@ -109,6 +110,24 @@ def test_planted_differences_are_found_and_planted_ties_are_not(written):
     tests = {task: reported["org/first", "org/second", task]["test"] for task in TASKS}
     assert tests == dict.fromkeys(TASKS, "bootstrap z") | {"mr/senteval": "McNemar's exact test"}
     assert all(float(row["p_holm"]) >= float(row["p"]) for row in reported.values())
+
+
+@dataclass
+class NamedEvaluation:
+    """What a label is made of: the model's name and revision."""
+
+    model: str
+    revision: str = "0123456789abcdef"
+
+    @property
+    def results(self):
+        return self
+
+
+def test_each_evaluation_has_a_label_of_its_own():
+    names = ["a (2)", "a", "b", "b", "b@01234567"]
+    labels = make_labels([NamedEvaluation(name) for name in names])
+    assert labels == ["a (2)", "a", "b@01234567", "b@01234567 (2)", "b@01234567 (3)"]
 
 
 def test_a_limit_another_split_or_other_data_is_another_row(places, tmp_path):
