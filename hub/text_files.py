@@ -899,7 +899,11 @@ def _find_json_rows(value: Any, location: object) -> list[Any]:
 
 
 def _read_parquet(stream: IO[bytes], file: UserFile) -> Iterator[Any]:
-    """Yield the header of all columns, then the rows, with the columns of the caller alone."""
+    """Yield the header of all columns, then each row with its number, from 1.
+
+    The rows have the caller's columns alone. They have all columns when the caller names none or
+    the file has none of them.
+    """
     with pq.ParquetFile(stream) as table:
         schema = table.schema_arrow
     names = _require_distinct(schema.names, file.location)

@@ -199,9 +199,9 @@ class ModelArtefact(Artefact[ModelRecipe]):
         run_stage("score", str(self.path), "--model", str(self.directory), *words)
 
     def publish(self) -> Plan | None:
-        """Publish the model; for a baseline, only write the card and return None.
+        """Publish the model; a baseline is not published, it only gets a card: return None.
 
-        With ``--again`` not even the card of a baseline is written.
+        ``--again`` only publishes finished runs, so with it a baseline gets no new card either.
         """
         if not self.recipe.is_baseline:
             return super().publish()

@@ -71,6 +71,7 @@ class StageProcess:
         **streams: Any,
     ):
         self.name = f"sts-dino {command} {' '.join(words)}"
+        # a caller that reads the messages decides what is shown
         if streams.get("stderr") is None:
             logger.info(f"== {self.name}")
         options: dict[str, Any] = {"env": environment, "stdout": subprocess.DEVNULL, **streams}

@@ -83,10 +83,12 @@ def read_config(file: str | None) -> Any | None:
     if not file:
         return None
     metadata, tensors, _ = read_header(file)
+    # transformers reads a llama file with exactly this name as Mistral, which is not proven
     if metadata["general.architecture"] not in PROVEN or metadata.get("general.name") == "mistral":
         return None
 
     # give the metadata transformers' names; names None and -1 mean: not used
+    # the header gives the number of tokens, not the tokens
     values: dict[str, Any] = {"vocab_size": metadata.get("tokenizer.ggml.tokens")}
     sections: Any = GGUF_TO_TRANSFORMERS_MAPPING["config"]
     for key, value in metadata.items():

@@ -280,12 +280,13 @@ def _compute_own_logits(model: Any, ids: np.ndarray, first: int = PROMPT - 1) ->
 def _compute_shared_logits(model: Any, ids: np.ndarray) -> Tensor:
     """Return the logits of ``_compute_own_logits``, read as the engine reads them, step by step."""
     batch = LiveBatch(KVCaches(), [], model.get_input_embeddings().weight.device)
+    # one sequence of one prompt; -1: it shares no prefix
     batch.add(Request("", (), 0), [(tuple(ids[:PROMPT].tolist()), -1)])
     logits = []
     # the first pass reads the prompt, the others the token before; the last token is not read
     for token in [*ids[PROMPT:].tolist(), 0]:
         logits.append(run_pass(model, batch.make_next_pass())[-1].float())
-        batch.prefill = []
+        batch.prefill = []  # the first pass has read the prompt
         batch.sequences[0].tokens.append(token)
     return torch.stack(logits)
 

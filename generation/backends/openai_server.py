@@ -388,10 +388,10 @@ class Client:
             request.extensions["trace"] = self._limits.watch_connection
 
     def _guard_response(self, response: httpx2.Response) -> None:
-        """Make a response safe for the client, and count it.
+        """Make a response safe for the client, count it, and follow its rate limits.
 
-        Nothing is decompressed, text is read as UTF-8, and a redirect to another host or port is
-        not followed: its header ``location`` becomes ``elsewhere``. A malformed ``location`` raises
+        Nothing is decompressed, text is read as UTF-8, and a redirect to another scheme, host or
+        port is not followed: its header ``location`` becomes ``elsewhere``. A malformed ``location`` raises
         InvalidURL or ValueError, which ``_send`` converts.
         """
         response.headers.pop("content-encoding", None)

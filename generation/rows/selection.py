@@ -152,14 +152,16 @@ def _load_folder(folder: str) -> Embed:
 
 
 def add_cosines(raw: Sequence[Row], recipe: DatasetRecipe) -> None:
-    """Set the column ``cosine`` of a shard's raw rows: of both texts, by the encoder.
+    """Set the column ``cosine`` of raw rows: the cosine of both texts by the encoder.
 
-    Raises InputError as ``load_selector``.
+    It is rounded to the column's float32, so that readers of the rows decide alike. Raises
+    InputError as ``load_selector``.
     """
     if not raw:
         return
     embed = load_selector(recipe)
-    texts = sorted({row["text1"] for row in raw} | {row["text2"] for row in raw}, key=len)
+    # In a fixed order: the order of a set differs between processes, and the batches with it
+    texts = sorted({row["text1"] for row in raw} | {row["text2"] for row in raw})
     vectors = embed(texts)
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     units = vectors / np.maximum(norms, SMALLEST_NORM)

@@ -122,8 +122,9 @@ class RetryPolicy:
     def compute_pause(self, error: BaseException | None, number: int) -> float:
         """Return the seconds to wait after a failure.
 
-        The wait is the Hub's requested wait if the answer has one. Otherwise the wait starts at one
-        second and doubles with each failure, up to ``LONGEST_PAUSE_SECONDS``.
+        The wait is that of ``parse_asked_wait`` if the answer has one. Otherwise it is one second,
+        doubled with each further failure, plus up to one random second; at most
+        ``LONGEST_PAUSE_SECONDS``. ``scale`` multiplies both.
 
         Args:
             error: the failure, None if unknown.

@@ -292,6 +292,7 @@ class EncoderTrainer(SentenceTransformerTrainer):
         self.slanted = slanted
         self.first_step = first_step
         self.seconds = 0.0  # of this process's training
+        # dataset name → number of source sentences or documents that gave no row
         self.passed_over = {item.name: item.passed_over for item in sets if item.passed_over}
         rows: Any = sets[0].train
         loss: Any = losses[sets[0].name]
