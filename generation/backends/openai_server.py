@@ -391,8 +391,8 @@ class Client:
         """Make a response safe for the client, count it, and follow its rate limits.
 
         Nothing is decompressed, text is read as UTF-8, and a redirect to another scheme, host or
-        port is not followed: its header ``location`` becomes ``elsewhere``. A malformed ``location`` raises
-        InvalidURL or ValueError, which ``_send`` converts.
+        port is not followed: its header ``location`` becomes ``elsewhere``. A malformed
+        ``location`` raises InvalidURL or ValueError, which ``_send`` converts.
         """
         response.headers.pop("content-encoding", None)
         response.encoding = "utf-8"
