@@ -97,7 +97,6 @@ def describe_hardware(device: str = "cpu") -> dict[str, Any]:
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "amx": "amx_bf16" in cpu_info,
         "cores": os.cpu_count(),
-        "threads": 1,  # of torch in a trial of speed, unless the name of the case says otherwise
     }
     if device != "cpu":
         gpu = torch.cuda.get_device_properties(0)

@@ -203,7 +203,7 @@ def _make_llamacpp_sampling(settings: DecodingParameters, server: Server) -> Bod
 # Answers
 
 
-OPEN_REASONING = "<think>"
+OPEN_REASONING = "<think>"  # opens the reasoning in a model's text
 REFUSAL = "refusal"  # in place of ``finish_reason``, where the turn is a field ``refusal``
 # ``finish_reason`` of a turn that the model or a stop word ended
 _END_REASONS = ("stop", "eos", "eos_token", "end_turn", "stop_sequence", "completed")

@@ -371,9 +371,8 @@ class Engine(PromptEncoder):
     def _read_prefixes(self, prefixes: Sequence[str]) -> None:
         """Prefill the shared prefixes, unless the cache has the same ones.
 
-        A prefix longer than the attention's window is skipped.
-        The last token of a prefix is left out: with the text that follows it in a prompt, the
-        tokenizer may make another token of it.
+        A prefix longer than the attention's window is skipped. The last token of a prefix is left
+        out: with the text that follows it in a prompt, the tokenizer may make another token of it.
         """
         prefix_ids: list[Ids] = []
         for prefix in prefixes:

@@ -27,6 +27,7 @@ from sts_dino.eval.runs.records import read_evaluation
 from sts_dino.eval.statistics.paired import Measurement
 from sts_dino.hub.contract.measured import VariantPlan
 from sts_dino.hub.errors import InputError
+from sts_dino.hub.plot_style import shorten_name
 
 TASKS = ("sts12/all", "stsb/cosine", "mr/senteval", "sts12/mean")
 EVIL = '_a|b<script>x</script>\\end{tabular}$&%#^~`=[l](http://e.vil)"\n\u202e"'
@@ -297,6 +298,11 @@ def test_a_task_that_cuts_its_own_folds_is_read_under_its_own_split():
         find_split("stsb/cosine", "validation") == "validation"
         and find_split("sst2/lbfgs", "test") == "test"
     )
+
+
+def test_a_long_name_with_an_underscore_keeps_the_limit():
+    assert shorten_name("_short", 12) == " _short"
+    assert [len(shorten_name(f"_{'a' * 30}", limit)) for limit in (12, 13)] == [12, 12]
 
 
 def test_long_names_of_measurements_keep_the_number_of_rows():

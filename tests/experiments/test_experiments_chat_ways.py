@@ -22,6 +22,7 @@ from sts_dino.experiments.chat_ways import (
     format_result,
     summarize_outcomes,
 )
+from sts_dino.hub.contract.results import Results
 from sts_dino.proposals.label_ways import BEST_OF_N, DEFAULT_WAY
 
 SENTENCES = [f"The ferry number {number} leaves the harbour at noon." for number in range(12)]
@@ -74,6 +75,15 @@ def answer(body: dict, number: int) -> Reply:
     return chat_answer(json.dumps(texts), __verbose=VERBOSE)
 
 
+def read_scores(folder: Path, name: str) -> list[float]:
+    """The scores on STSb's validation part of the evaluations with such a name, times 100."""
+    scores = []
+    for path in folder.glob(f"{name}/results.json"):
+        results = Results.model_validate_json(path.read_bytes())
+        scores += [score.main_score for score in results.scores if score.split == "validation"]
+    return scores
+
+
 @pytest.mark.slow("commands of their own, one killed")
 def test_a_killed_comparison_resumes_and_pays_for_no_request_twice(tmp_path):
     (tmp_path / "texts.txt").write_text("\n".join(SENTENCES) + "\n")
@@ -121,7 +131,11 @@ def test_a_killed_comparison_resumes_and_pays_for_no_request_twice(tmp_path):
 
     gains = ChatWays.model_validate_json((tmp_path / "gain.json").read_bytes())
     gain = gains.ways["plain"].gain
+    (trained_score,) = read_scores(tmp_path / "steps/evaluations", "plain-*")
+    (published_score,) = read_scores(tmp_path / "steps/evaluations", "published")
     assert gain is not None and gain.low <= gain.score <= gain.high
+    assert gain.score == pytest.approx(trained_score - published_score, abs=0.02)
+    assert trained_score != published_score
     assert gains.seeds == 1 and "stsb/cosine, validation; training seeds: 1" in trained.stdout
     result = ChatWays.model_validate_json((tmp_path / "out.json").read_bytes())
     assert list(result.ways) == ["plain", "contrast", "best-of-n", "self-debiasing"]

@@ -455,6 +455,15 @@ def test_out_of_memory_at_any_step_loses_nothing(owner, name, failing, lm, monke
     assert len(calls) > max(failing)
 
 
+def test_prefixes_that_an_error_interrupted_are_read_again(lm, monkeypatch):
+    asked, engine = requests(18), load_engine(lm)
+    wanted = complete(load_engine(lm), asked, SETTINGS, 64, PREFIXES)
+    with monkeypatch.context() as patch, pytest.raises(ArithmeticError, match="interrupted"):
+        patch.setattr(Engine, "_read_chunk", Mock(side_effect=ArithmeticError("interrupted")))
+        complete(engine, asked, SETTINGS, 64, PREFIXES)
+    assert complete(engine, asked, SETTINGS, 64, PREFIXES) == wanted
+
+
 def test_several_workers_read_a_prompt_once_and_halve_their_own_rows(lm, monkeypatch, capsys):
     asked, one, two = requests(60), load_engine(lm), load_engine(lm, 2)
     wanted, real = complete(one, asked, SETTINGS, 64), live_batch.LiveBatch.make_next_pass

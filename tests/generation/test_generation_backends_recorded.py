@@ -31,6 +31,7 @@ from sts_dino.hub.errors import InputError, RunError, StsDinoError
 from sts_dino.new import CorpusChoices, propose
 
 RECORDED = yaml.safe_load(Path(__file__).with_name("recorded_dialects.yaml").read_text())
+pytest_plugins = ["corpus_file"]
 SENTENCES = [f"The ferry number {number} leaves the harbour at noon." for number in range(3)]
 SETTINGS = DecodingParameters(top_k=0)
 REQUEST = Request('Say "a". Sentence 2: "', (), 0)
@@ -69,14 +70,6 @@ def connect(base_url: str, dialect: str, **server: object) -> Any:
     given = {"base_url": base_url, "model": "m", "dialect": dialect, "max_retries": 0, **server}
     tree = {"backend": "openai", "license": "x", "chat_template": True, "server": given}
     return load_writer(LanguageModel.model_validate(tree))
-
-
-@pytest.fixture
-def corpus(tmp_path, monkeypatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / "texts.txt"
-    path.write_text("\n".join(SENTENCES) + "\n")
-    return path
 
 
 @pytest.mark.parametrize("dialect", RECORDED)

@@ -91,6 +91,15 @@ def test_a_row_that_comes_out_otherwise_is_an_error(run, tmp_path):
     assert "cannot be generated again: text2 was 'forged'" in str(result.exception)
 
 
+def test_a_damaged_shard_is_named_when_the_first_row_is_looked_up(run, tmp_path):
+    copy = shutil.copytree(run, tmp_path / "run")
+    assert explain.find_first_row_id(copy) == explain.find_first_row_id(run)
+    shard = min(copy.glob("data/raw*/*.parquet"))
+    shard.write_bytes(shard.read_bytes()[:40])
+    with pytest.raises(InputError, match=rf"{shard.name}.*"):
+        explain.find_first_row_id(copy)
+
+
 def test_a_label_may_hold_the_separator_and_few_shot_rows_name_their_set():
     renamed = ["labels.0.name=a/b", "labels.1.counter_labels=[]", "labels.2.counter_labels=[]"]
     sts = load_recipe(DEMO, DatasetRecipe, renamed)

@@ -26,15 +26,8 @@ from sts_dino.proposals.chat_server import Payment
 from sts_dino.proposals.label_ways import BEST_OF_N, CONTRAST, WAYS
 from sts_dino.proposals.recipes import choose_generator
 
+pytest_plugins = ["corpus_file"]
 SENTENCES = [f"The ferry number {number} leaves the harbour at noon." for number in range(12)]
-
-
-@pytest.fixture
-def corpus(tmp_path, monkeypatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / "texts.txt"
-    path.write_text("\n".join(SENTENCES) + "\n")
-    return path
 
 
 def answer_json(body: dict, number: int) -> Reply:
