@@ -31,8 +31,8 @@ lm: .venv/.ready ## download the language model and the encoder of make real; ma
 demo: .venv/.ready ## the whole chain, offline, in a few minutes
 	.venv/bin/sts-dino demo
 
-real: .venv/.ready ## make lm, then pairs and a better encoder, measured and on the embedded Hub: make real [LIMIT=N] [SENTEVAL=DIR]
-	.venv/bin/sts-dino real $(if $(LIMIT),--limit $(LIMIT)) $(if $(SENTEVAL),--senteval-data $(SENTEVAL))
+real: .venv/.ready ## make lm, then pairs and a better encoder, measured and on the embedded Hub: make real [TAUGHT=1] [LIMIT=N] [SENTEVAL=DIR]
+	.venv/bin/sts-dino real $(if $(TAUGHT),--taught) $(if $(LIMIT),--limit $(LIMIT)) $(if $(SENTEVAL),--senteval-data $(SENTEVAL))
 
 test: .venv/.ready ## what to run before a commit: the tests that are not marked slow, offline, minutes on two cores
 	$(RUN) -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not loaders and not slow"

@@ -4,8 +4,9 @@ calls).
 A Qwen2.5-Coder model (`make lm`) generates sts-dino-qwen. Its label agreement and its downstream
 gain are measured: all-MiniLM-L6-v2 as published, after unsupervised SimCSE on the same sentences,
 on shuffled labels and on the pairs. The encoder is trained on the published dataset and published
-with it on the embedded Hub, and a clean process loads both by name. Each step is the command that a
-user types; finished steps are skipped.
+with it on the embedded Hub, and a clean process loads both by name. With --taught a second encoder
+learns from EmbeddingGemma-300M, too (docs/teacher.md). Each step is the command that a user types;
+finished steps are skipped.
 """
 
 import json
@@ -18,19 +19,27 @@ import typer
 from sts_dino.experiments.demo import Chain, format_report, start_hub
 from sts_dino.hub import cli
 from sts_dino.hub.contract.packaged import ENCODERS, GENERATORS
+from sts_dino.hub.contract.recipe import TAUGHT_PAIRS as TAUGHT_FILE
 from sts_dino.hub.contract.recipe import DatasetRecipe, ModelRecipe
 from sts_dino.hub.contract.recipe_file import load_recipe
 from sts_dino.hub.contract.run_dir import ARTIFACTS
 from sts_dino.hub.errors import InputError
 from sts_dino.hub.process import measure_peak_rss_mb
+from sts_dino.proposals.recipes import find_taught_folder
 from sts_dino.release.options import format_settings
 
 RECIPES = Path("recipes/small")
-DATASET, ENCODER = "sts-dino-qwen", "minilm-sts-dino"
+DATASET = "sts-dino-qwen"
+ENCODER = "minilm-sts-dino"
+TAUGHT_ENCODER = "minilm-sts-dino-taught"
 # overrides: local places of the language model and the source sentences
 OFFLINE = Path("assets/offline.yaml")
 STUDENT = Path("recipes/value/value-student-minilm.yaml")
-NEEDED = (GENERATORS["qwen2.5-coder-1.5b-instruct"], ENCODERS["all-minilm-l6-v2"])
+BASE = "all-minilm-l6-v2"
+TEACHER = "embeddinggemma-300m"
+NEEDED = (GENERATORS["qwen2.5-coder-1.5b-instruct"], ENCODERS[BASE])
+SENTENCES = Path("assets/source-sentences/wikipedia.txt")  # that the teacher scores, too
+TAUGHT_PAIRS = 19_200  # 400 steps of 48
 
 app = cli.make_app(__doc__)
 
@@ -62,6 +71,12 @@ def main(
             help="SentEval's directory, to score seven tasks and not STSb alone",
         ),
     ] = None,
+    taught: Annotated[
+        bool,
+        typer.Option(
+            "--taught", help="Train a second encoder, which EmbeddingGemma-300M teaches, too"
+        ),
+    ] = False,
 ) -> None:
     """Run the chain and print its results. After an interruption the same command resumes.
 
@@ -71,9 +86,7 @@ def main(
 
       sts-dino real --senteval-data DIR
     """
-    for model in NEEDED:
-        if not model.is_here:
-            raise InputError(model.folder, "is missing", hint="make lm downloads it")
+    require_models(taught)
     # A trial makes another dataset, in a folder of its own.
     name = f"real-{limit}" if limit else "real"
     artifacts = artifacts or ARTIFACTS / name
@@ -81,17 +94,27 @@ def main(
     with start_hub(artifacts, port) as hub:
         chain = Chain(hub, artifacts)
         generate_and_measure(chain, limit, workers, senteval)
-        path = RECIPES / f"{ENCODER}.yaml"
-        settings = [f"@{OFFLINE}"]
-        if limit:
-            settings += scale_training(path, limit)
-        chain.release(path, *format_settings(settings))
-        loaded = {ENCODER: chain.load(ENCODER, DATASET)}
+        encoders = [ENCODER]
+        release_encoder(chain, ENCODER, limit)
+        if taught:
+            encoders.append(TAUGHT_ENCODER)
+            release_taught_encoder(chain, limit)
+        loaded = {encoder: chain.load(encoder, DATASET) for encoder in encoders}
         minutes = (time.monotonic() - start) / 60
         peak_gb = measure_peak_rss_mb(children=True) / 1024
         print(format_report(artifacts, [DATASET], loaded))
         largest = "the largest process that trains or scores"
         print(f"\n{minutes:.0f} min; {largest} took {peak_gb:.1f} GB")
+
+
+def require_models(taught: bool) -> None:
+    """Raise InputError when a model is missing. ``taught``: the teacher is needed, too."""
+    for model in NEEDED:
+        if not model.is_here:
+            raise InputError(model.folder, "is missing", hint="make lm downloads it")
+    teacher = ENCODERS[TEACHER]
+    if taught and not teacher.is_here:
+        raise InputError(teacher.folder, "is missing", hint=f"make lm NAME={TEACHER} downloads it")
 
 
 def generate_and_measure(
@@ -123,6 +146,25 @@ def generate_and_measure(
 
     # the publication, with the measurements on the card
     chain.release(recipe, *options)
+
+
+def release_encoder(chain: Chain, name: str, limit: int | None, *settings: str) -> None:
+    """Train the encoder of a recipe of ``RECIPES`` and publish it. ``settings``: of the recipe."""
+    path = RECIPES / f"{name}.yaml"
+    changes = [f"@{OFFLINE}", *settings]
+    if limit:
+        changes += scale_training(path, limit)
+    chain.release(path, *format_settings(changes))
+
+
+def release_taught_encoder(chain: Chain, limit: int | None) -> None:
+    """Score pairs of the dataset's texts by the teacher, train an encoder on them, publish it."""
+    dataset = chain.artifacts / "datasets" / DATASET
+    pairs = find_taught_folder(dataset)
+    arguments = [str(dataset), "--teacher", TEACHER, "--base", BASE, "--out", str(pairs)]
+    arguments += ["--sentences", str(SENTENCES), "--pairs", str(TAUGHT_PAIRS)]
+    chain.run_stage("pairs of the teacher", "teach", *arguments)
+    release_encoder(chain, TAUGHT_ENCODER, limit, f"datasets.0.path={pairs / TAUGHT_FILE}")
 
 
 def get_source_limit() -> int:

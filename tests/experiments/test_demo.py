@@ -21,7 +21,7 @@ from sts_dino.hub.contract.recipe import ModelRecipe
 from sts_dino.hub.contract.recipe_file import load_recipe
 from sts_dino.hub.contract.results import Results, TaskScore, write_results
 from sts_dino.hub.contract.run_dir import Manifest
-from sts_dino.hub.errors import RunError
+from sts_dino.hub.errors import InputError, RunError
 
 
 @pytest.fixture
@@ -89,6 +89,38 @@ def test_make_real_names_recipes_that_need_each_other():
         encoder.control == "simcse"
         and encoder.arguments == load_recipe(demo_real.STUDENT, ModelRecipe).arguments
     )
+
+
+def test_the_taught_encoder_reads_the_pairs_that_make_real_makes(tmp_path, monkeypatch):
+    """Its recipe names the teacher of the chain, and a path that the chain replaces."""
+    path = demo_real.RECIPES / f"{demo_real.TAUGHT_ENCODER}.yaml"
+    recipe = load_recipe(path, ModelRecipe)
+    taught, graded = recipe.datasets
+    assert taught.teacher is not None and graded.repo_id == f"{ORG}/{demo_real.DATASET}"
+    hub_id = f"{taught.teacher.repo_id}@{taught.teacher.revision}"
+    assert hub_id == demo_real.ENCODERS[demo_real.TEACHER].hub
+    steps = int(recipe.arguments["max_steps"])
+    assert recipe.batch_size * steps == demo_real.TAUGHT_PAIRS
+
+    calls = []
+    chain = demo_real.Chain.__new__(demo_real.Chain)
+    chain.artifacts = tmp_path
+    monkeypatch.setattr(chain, "run_stage", lambda *arguments, **_: calls.append(arguments))
+    demo_real.release_taught_encoder(chain, None)
+    teach, release = calls
+    folder = tmp_path / "datasets" / f"{demo_real.DATASET}-taught"
+    assert teach[1:3] == ("teach", str(tmp_path / "datasets" / demo_real.DATASET))
+    assert str(folder) in teach and f"datasets.0.path={folder / 'pairs.parquet'}" in release
+
+
+def test_make_real_names_the_missing_teacher(tmp_path, monkeypatch):
+    here = next(iter(demo_real.ENCODERS.values()))
+    monkeypatch.setattr(type(here), "is_here", property(lambda model: model is not here))
+    monkeypatch.setattr(demo_real, "ENCODERS", {demo_real.TEACHER: here})
+    monkeypatch.setattr(demo_real, "NEEDED", ())
+    demo_real.require_models(taught=False)
+    with pytest.raises(InputError, match="make lm NAME=embeddinggemma-300m downloads it"):
+        demo_real.require_models(taught=True)
 
 
 def test_a_trial_of_make_real_trains_in_proportion_and_reads_no_test_set():
