@@ -115,7 +115,8 @@ class Datasets(Strict):
     variants: Annotated[tuple[Variant, ...], Field(min_length=1)]
 
     @model_validator(mode="after")
-    def _check_names(self) -> Self:
+    def _check_variants(self) -> Self:
+        """Require unique names, known bases and sources, and no circle; any order is allowed."""
         names = [variant.name for variant in self.variants]
         require_unique(names, "variants")
         for variant in self.variants:
@@ -126,7 +127,7 @@ class Datasets(Strict):
         for variant in self.variants:
             if variant.source:
                 self._require_source(variant.name, variant.source)
-        self._require_order()
+        self._require_no_circle()
         return self
 
     def _require_source(self, place: str, name: str) -> None:
@@ -135,7 +136,7 @@ class Datasets(Strict):
             allowed = ", ".join(self.sources)
             raise ValueError(f"{place}: unknown source {name}; allowed: {allowed}")
 
-    def _require_order(self) -> None:
+    def _require_no_circle(self) -> None:
         """Raise ValueError for variants that depend on each other in a circle."""
         bases = {variant.name: set(variant.base_names) for variant in self.variants}
         try:
@@ -151,16 +152,13 @@ class Datasets(Strict):
     def get_generation(self, name: str) -> Texts:
         """Return how the texts of a variant are generated.
 
-        A variant with ``same_texts`` has the generation of that variant; one with ``extends`` adds
-        its settings to those of its base.
+        A variant without a recipe adds its settings to those of the variant that it extends or
+        whose texts it has.
         """
         variant = self.get_variant(name)
-        if variant.same_texts:
-            return self.get_generation(variant.same_texts)
-        if variant.extends is None:
-            assert variant.recipe is not None
+        if variant.recipe is not None:
             return Texts(variant.recipe, variant.settings, variant.source or self.default_source)
-        base = self.get_generation(variant.extends)
+        base = self.get_generation(next(variant.base_names))
         settings = (*base.settings, *variant.settings)
         return Texts(base.recipe, settings, variant.source or base.source)
 

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import traceback
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import redirect_stdout
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import wraps
@@ -139,7 +139,7 @@ GpusOption = Annotated[
 ]
 
 
-def _print_usage_error(error: Any, file: object = None) -> None:
+def _log_usage_error(error: Any, file: object = None) -> None:
     """Log a usage error in one line; typer prints several. typer exits with 2 afterwards.
 
     Args:
@@ -153,13 +153,9 @@ def _print_usage_error(error: Any, file: object = None) -> None:
 
     # Add the value of the bad option, which click's message lacks.
     parameter = getattr(error, "param", None)
-    options = getattr(parameter, "opts", ())
-    arguments: list[str] = []
-    for argument in sys.argv[1:]:
-        arguments += argument.split("=", 1)
-    for argument, value in pairwise(arguments):
-        if argument in options:
-            problem += f" (found {value!r})"
+    value = _find_value(getattr(parameter, "opts", ()))
+    if value is not None:
+        problem += f" (found {value!r})"
 
     hint = f"see {command} --help"
     possibilities = getattr(error, "possibilities", None) or ()
@@ -170,8 +166,20 @@ def _print_usage_error(error: Any, file: object = None) -> None:
 
 
 # click calls ``show`` for every usage error of a command.
-# click calls ``show`` for every usage error of a command.
-_UsageError.show = _print_usage_error
+_UsageError.show = _log_usage_error
+
+
+def _find_value(names: Collection[str]) -> str | None:
+    """Return the value of an option on the command line; None without the option.
+
+    ``names``: the option's names, e.g. ``--limit``. A repeated option has its last value.
+    """
+    value = None
+    for argument, following in pairwise([*sys.argv[1:], None]):
+        name, separator, joined = str(argument).partition("=")
+        if name in names:
+            value = joined if separator else following
+    return value
 
 
 def _name_command() -> str:

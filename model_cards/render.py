@@ -107,10 +107,10 @@ def require_repo_id(repo_id: str) -> str:
 def require_card(
     recipe: DatasetRecipe | ModelRecipe, repo_id: str, datasets: Sequence[tuple[str, str]] = ()
 ) -> None:
-    """Raise InputError, before a run starts, for what would stop the run's card at its end.
+    """Raise InputError, before a run starts, if its card could not be written at its end.
 
     Reasons: a licence that does not follow from the parts, a version without an entry in
-    ``changes.yaml``, or a name that no Hub takes.
+    ``changes.yaml``, or a Hub id that no Hub takes. A baseline needs no entry.
 
     Args:
         recipe: the recipe of the run.
@@ -118,6 +118,8 @@ def require_card(
         datasets: names and licences of a model's training datasets; (): not known yet.
     """
     require_repo_id(repo_id)
+
+    # The results of these functions are for cards; here only their errors count.
     if isinstance(recipe, DatasetRecipe):
         check_dataset(recipe)
         format_changes(recipe.name, recipe.version, complete=True)

@@ -103,8 +103,8 @@ def main(
     base: Annotated[
         str | None,
         typer.Option(
-            help="Encoder that will be trained: the scores become the mean of the teacher's "
-            "cosines and this encoder's"
+            help="Encoder that will be trained: the scores become the weighted mean of the "
+            "teacher's cosines and this encoder's"
         ),
     ] = None,
     pairs: Annotated[int, typer.Option(min=RANGES, help="Number of pairs")] = DEFAULT_PAIRS,
@@ -128,7 +128,7 @@ def main(
     """Draw pairs of a dataset's texts, with the teacher's cosines as scores.
 
     The pairs are spread evenly over the scores. Train an encoder on them with the loss
-    CorrelationLoss, or give sts-dino adapt --teacher.
+    CorrelationLoss; sts-dino adapt --teacher does both.
 
     Examples:
 
@@ -273,15 +273,19 @@ def read_groups(
         dataset: a run directory, ORG/NAME@REVISION, or a file of texts; the source sentence is a
             row's first column.
         sentences: a file that ``read_sentences`` reads, with more sentences; None: no more.
-        config: the config of the dataset; None: the one to train on.
+        config: the config of a dataset that is not a file; None: the one to train on.
         encoding: the encoding of files that are not UTF-8; None: it is recognised.
 
-    Raises InputError for a dataset or a file that cannot be read.
+    Raises InputError for a dataset or a file that cannot be read, and for a config of a file.
     """
     path = Path(dataset)
     files = [] if sentences is None else [sentences]
     rows: list[tuple[str, ...]] = []
     if path.is_file() or (kind_of(path) == ".txt" and not path.is_dir()):
+        if config is not None:
+            raise InputError(
+                "--config", f"{dataset} is a file, which has no configs", hint="leave it out"
+            )
         files.insert(0, path)
     else:
         for batch in find_rows(dataset, config).read_batches():

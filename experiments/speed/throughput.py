@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -174,11 +175,18 @@ class Result:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A way to generate, ready: the function, the process that computes, and the engine if used."""
+    """A way to generate, with its model in memory.
+
+    - ``generate``: completes requests, given their prefixes and decoding parameters.
+    - ``process``: the process that computes.
+    - ``engine``: the engine, if the way uses it.
+    - ``work``: does the trial's work, where that is not one call of ``generate``.
+    """
 
     generate: Callable[[list[Any], tuple[str, ...], Any], list[Any]]
     process: psutil.Process
     engine: Any = None
+    work: Callable[[], list[Any]] | None = None
 
 
 app = make_app(
@@ -405,9 +413,8 @@ def measure(trial: Trial) -> Result:
         is_engine = trial.way == "engine"
         if is_engine:
             way.engine.tokens_computed = 0
-        completions, usage = measure_usage(
-            way.process, lambda: way.generate(requests, prefixes, settings)
-        )
+        work = way.work or partial(way.generate, requests, prefixes, settings)
+        completions, usage = measure_usage(way.process, work)
         tokens = (0, 0)
         if is_engine:
             tokens = count_tokens(way.engine, requests, completions)
@@ -529,23 +536,19 @@ def load_way(trial: Trial) -> Iterator[Loaded]:
     if trial.way.startswith(SIDE_BY_SIDE):
         workers = int(trial.way.partition("-")[2])
     writer: Any = load_writer(model, None, workers)
-    yield Loaded(_choose_engine_work(trial, writer, workers), psutil.Process(), writer)
-
-
-def _choose_engine_work(trial: Trial, writer: Any, workers: int) -> Callable[..., list[Any]]:
-    """Return the function that does a trial's work with the engine."""
-
-    def generate(requests: list[Any], prefixes: tuple[str, ...], settings: Any) -> list[Any]:
-        """Do the trial's work: generate in one call or in shards, or multiply only."""
-        # The short text of ``measure``, before the clock starts, has no prefixes.
-        if trial.way.startswith("shards-") and prefixes:
-            return generate_in_shards(writer, trial, int(trial.way.removeprefix("shards-")))
-        if trial.way.startswith("products-"):
-            return compute_products(writer.model, workers, trial.count)
-        rows = None if workers > 1 else writer.count_rows(settings, None)
-        return complete(writer, requests, settings, rows, prefixes)
-
-    return generate
+    way = Loaded(
+        lambda requests, prefixes, settings: complete(
+            writer, requests, settings, prefixes=prefixes
+        ),
+        psutil.Process(),
+        writer,
+    )
+    if trial.way.startswith("shards-"):
+        size = int(trial.way.removeprefix("shards-"))
+        way = replace(way, work=partial(generate_in_shards, writer, trial, size))
+    if trial.way.startswith("products-"):
+        way = replace(way, generate=lambda *_: compute_products(writer.model, workers, trial.count))
+    yield way
 
 
 @contextmanager

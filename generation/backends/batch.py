@@ -342,21 +342,22 @@ class LiveBatch:
     def _make_level(
         self, cache: KVCache, table: SlotTable, members: slice | Tensor, gather: bool = False
     ) -> Level:
-        """Return the level that some rows read.
+        """Return a ``Level``: what some rows of the next pass read in one cache.
 
         Args:
-            cache: the cache that they read.
-            table: the entries and slots of the level.
-            members: the L rows that read.
-            gather: copy the entries out of the cache in any case. Else this is done only if at
-                most about half of the entries up to the last one are read: reading all of them
-                needs no copy.
+            cache: the cache.
+            table: the entries that are read, at least one, and the rows that read them.
+            members: these rows, L of them, as an index of the rows of the pass.
+            gather: read a copy of these entries alone, even where most entries are read.
         """
+        # Copy the entries if they are few; else read all up to the last one, which needs no copy
         entries = None
         if gather or 2 * len(table.entries) <= int(table.entries[-1]):
             entries = self._to_tensor(table.entries)
         else:
             table = _spread_slots(table)
+
+        # Move the table to the device, with an additive mask
         attn_bias = np.where(table.visible, np.float32(0), np.float32(-np.inf))
         return Level(
             cache=cache,

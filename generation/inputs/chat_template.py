@@ -180,7 +180,8 @@ class PromptEncoder:
         for token in tokenizer.added_tokens_decoder.values():
             if token.special:
                 self._control_tokens.add(str(token))
-        # by their first characters: Gemma has 6,249 of them
+        # first character → lengths of these tokens, so that ``is_control`` does not compare a text
+        # with each of them: Gemma has 6,249
         self._control_lengths = defaultdict[str, set[int]](set)
         for control_token in self._control_tokens:
             self._control_lengths[control_token[:1]].add(len(control_token))

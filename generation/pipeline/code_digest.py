@@ -134,7 +134,7 @@ def _unparse_code(tree: ast.Module) -> str:
     The docstrings are removed from ``tree`` itself.
     """
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         if ast.get_docstring(node) is not None:
             node.body = node.body[1:] or [ast.Pass()]

@@ -240,23 +240,35 @@ def open_published_run(repo_id: str, revision: str | None, name: str) -> Finishe
                 raise InputError(name, f"{file.path} is named by its manifest and not there")
         return directory
 
-    return FinishedRun(
-        name, manifest, commit, fetch_files, lambda: _fetch_file(repo_id, RECIPE, commit)
-    )
+    def fetch_recipe() -> Path | None:
+        return _fetch_file(repo_id, RECIPE, commit, is_optional=True)
+
+    return FinishedRun(name, manifest, commit, fetch_files, fetch_recipe)
 
 
-def _fetch_file(repo_id: str, path: str, commit: str | None) -> Path | None:
+def _fetch_file(
+    repo_id: str, path: str, revision: str | None, is_optional: bool = False
+) -> Path | None:
     """Return the local path of a downloaded file; None when the repository lacks the file.
 
-    Return None, too, for a recipe.yaml that is not cached, when the Hub does not answer.
-    """
-    from huggingface_hub import hf_hub_download
+    Without an answer of the Hub the cache decides, which also knows files that a revision lacks.
 
-    with convert_read_errors(repo_id, commit):
+    Args:
+        repo_id: the dataset's repository.
+        path: the file in the repository.
+        revision: a branch, a tag or a commit; None: main.
+        is_optional: return None, too, when neither the Hub nor the cache answers.
+
+    Raises the errors of ``convert_read_errors``.
+    """
+    from huggingface_hub import _CACHED_NO_EXIST, hf_hub_download, try_to_load_from_cache
+
+    with convert_read_errors(repo_id, revision):
         try:
-            return Path(hf_hub_download(repo_id, path, repo_type="dataset", revision=commit))
+            return Path(hf_hub_download(repo_id, path, repo_type="dataset", revision=revision))
         except LocalEntryNotFoundError:
-            if path == RECIPE:
+            cached = try_to_load_from_cache(repo_id, path, repo_type="dataset", revision=revision)
+            if is_optional or cached is _CACHED_NO_EXIST:
                 return None
             raise
         except EntryNotFoundError:

@@ -170,7 +170,7 @@ def iter_shard_tables(
 ) -> Iterator[pa.Table]:
     """Yield a shard as tables of at most ``rows`` rows, in order.
 
-    Raises InputError when it is missing or damaged.
+    Raises InputError when it is damaged.
     """
     with convert_reader_errors(shard, RERUN_HINT), pq.ParquetFile(shard) as file:
         for batch in file.iter_batches(rows, columns=None if columns is None else list(columns)):

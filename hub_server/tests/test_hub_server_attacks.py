@@ -211,19 +211,42 @@ def test_a_crawling_body_is_refused(hub):
         assert answer.startswith(b"HTTP/1.1 408 ") and time.monotonic() - started >= PATIENCE
 
 
-def test_new_clients_take_the_place_of_the_most_silent_ones():
+@contextlib.contextmanager
+def serving_few(listener: socket.socket):
+    """A server with at most 4 connections."""
     kind = type("Few", (TimedConnection,), {"most": 4})
     config = uvicorn.Config(
         PlainTextResponse("here"), port=0, http=kind, lifespan="off", log_config=None
     )
-    server, listener = uvicorn.Server(config), socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
-    with contextlib.ExitStack() as stack:
-        stack.callback(thread.join)
-        stack.callback(setattr, server, "should_exit", True)
+    try:
         while not server.started:
             time.sleep(0.01)
+        yield server
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def test_clients_that_come_at_once_keep_to_the_limit():
+    with contextlib.ExitStack() as stack:
+        listener = socket.create_server(("127.0.0.1", 0), backlog=40)
+        burst = [socket.create_connection(listener.getsockname()) for _ in range(40)]
+        for client in burst:
+            stack.enter_context(client)
+        server = stack.enter_context(serving_few(listener))
+        last = stack.enter_context(socket.create_connection(listener.getsockname(), timeout=10))
+        last.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert last.recv(100).startswith(b"HTTP/1.1 200 ")
+        assert len(server.server_state.connections) <= 4
+
+
+def test_new_clients_take_the_place_of_the_most_silent_ones():
+    with contextlib.ExitStack() as stack:
+        listener = socket.create_server(("127.0.0.1", 0))
+        stack.enter_context(serving_few(listener))
 
         def connection() -> socket.socket:
             return stack.enter_context(socket.create_connection(listener.getsockname(), timeout=10))

@@ -2,6 +2,8 @@
 a Hub.
 """
 
+import json
+
 import datasets
 import pytest
 from training_inputs import PAIRS_CARD, sts_rows, write_dataset
@@ -76,6 +78,24 @@ def test_a_published_run_and_any_other_dataset_give_the_rows_of_the_run_director
     assert (again.revision, read_examples(again).sha256) == (commit, read_examples(local).sha256)
     with pytest.raises(StsDinoError, match="HF_HUB_OFFLINE is set"):
         find_rows("demo/absent")
+
+
+def test_a_dataset_of_others_that_was_read_once_is_read_again_without_a_hub(
+    hub_here, hub_api, repo, tmp_path
+):
+    rows = [{"sentence1": f"a {n}", "sentence2": f"b {n}", "score": n % 3} for n in range(9)]
+    files = {"rows.jsonl": "".join(f"{json.dumps(row)}\n" for row in rows)}
+    files["README.md"] = "---\nlicense: mit\n---\n"
+    for name, text in files.items():
+        (tmp_path / "up").mkdir(exist_ok=True)
+        (tmp_path / "up" / name).write_text(text)
+    hub_api.upload_folder(repo_id=repo, repo_type="dataset", folder_path=tmp_path / "up")
+    online = find_rows(repo)
+    digest = read_examples(online).sha256
+    hub_here()
+    offline = find_rows(repo)
+    assert (offline.revision, offline.config) == (online.revision, "default")
+    assert read_examples(offline).sha256 == digest
 
 
 def test_pairs_come_before_triplets_and_one_of_several_shot_counts_is_named(runs):

@@ -9,7 +9,7 @@ from sts_dino.experiments import page as pages
 from sts_dino.experiments.baselines import random_words
 from sts_dino.experiments.command import PLANS, RESULTS, format_overview
 from sts_dino.experiments.page import plot_effects
-from sts_dino.experiments.plan import Effect, Experiment, read_plan
+from sts_dino.experiments.plan import Datasets, Effect, Experiment, read_plan
 from sts_dino.experiments.runner import Difference, Runner, read_result
 from sts_dino.experiments.steps import Steps
 from sts_dino.hub.contract.measured import Estimate
@@ -83,6 +83,20 @@ def test_a_wrong_plan_is_refused_with_the_name(tmp_path, change, message):
         read_plan(tmp_path / "plan.yaml")
     with pytest.raises(InputError, match="did you mean 'dino-1'"):
         SHIPPED_PLAN.choose_experiments(["dino-11"])
+
+
+def test_a_variant_has_the_settings_of_the_filtered_texts_that_it_extends():
+    tree = yaml.safe_load((ROOT / PLANS / "dino.yaml").read_text())["datasets"]
+    cooler = {
+        "name": "cooler",
+        "says": "",
+        "extends": "x2-no-smoothing",
+        "set": ["decoding.top_k=1"],
+    }
+    tree["variants"].append(cooler)
+    plan = Datasets.model_validate(tree)
+    settings = plan.get_generation("cooler").settings
+    assert settings[-2:] == ("postprocess.smoothing=0", "decoding.top_k=1")
 
 
 def test_the_files_of_a_folder_are_one_plan_and_each_value_is_given_once(tmp_path):

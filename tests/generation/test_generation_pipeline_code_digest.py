@@ -103,6 +103,17 @@ def test_a_change_of_what_decides_no_row_stops_none(here, tree):
     assert hash_deciding_modules(tree) == here
 
 
+def test_docstrings_of_no_kind_of_code_are_hashed(tree):
+    code = 'async def ask():\n    """Ask."""\n    return 1\n\nclass A:\n    """An A."""'
+    add(tree, {"sts_dino.generation.backends.engine"}, code)
+    before = hash_deciding_modules(tree)
+    replace(tree, "generation/backends/engine.py", '"""Ask."""', '"""Ask once."""')
+    replace(tree, "generation/backends/engine.py", '"""An A."""', '"""Another A."""')
+    assert hash_deciding_modules(tree) == before
+    replace(tree, "generation/backends/engine.py", "return 1", "return 2")
+    assert hash_deciding_modules(tree) != before
+
+
 def test_a_node_with_any_other_module_of_ours_is_refused(tree):
     found = hash_reachable_modules(WORKER)
     assert {

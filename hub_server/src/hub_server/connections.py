@@ -86,7 +86,12 @@ class TimedConnection(H11Protocol):
         super().pause_writing()
 
     def is_idle(self) -> bool:
-        """Return whether the server waits for the client: for a head, a body, or a read."""
+        """Return whether the server waits for the client: for a head, a body, or a read.
+
+        A connection that is being closed is not idle.
+        """
+        if self.transport.is_closing():
+            return False
         return (
             not self._is_answering()
             or self.cycle.more_body
