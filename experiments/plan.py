@@ -151,16 +151,15 @@ class Datasets(Strict):
     def get_generation(self, name: str) -> Texts:
         """Return how the texts of a variant are generated.
 
-        A variant with ``same_texts`` has the generation of that variant; one with ``extends`` adds
-        its settings to those of its base.
+        A variant without a recipe has the generation of its base, the variant that ``extends`` or
+        ``same_texts`` names. Its own settings follow those of the base, and its source replaces the
+        base's.
         """
         variant = self.get_variant(name)
-        if variant.same_texts:
-            return self.get_generation(variant.same_texts)
-        if variant.extends is None:
-            assert variant.recipe is not None
+        if variant.recipe is not None:
             return Texts(variant.recipe, variant.settings, variant.source or self.default_source)
-        base = self.get_generation(variant.extends)
+        (base_name,) = variant.base_names
+        base = self.get_generation(base_name)
         settings = (*base.settings, *variant.settings)
         return Texts(base.recipe, settings, variant.source or base.source)
 

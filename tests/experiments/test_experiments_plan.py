@@ -9,7 +9,7 @@ from sts_dino.experiments import page as pages
 from sts_dino.experiments.baselines import random_words
 from sts_dino.experiments.command import PLANS, RESULTS, format_overview
 from sts_dino.experiments.page import plot_effects
-from sts_dino.experiments.plan import Effect, Experiment, read_plan
+from sts_dino.experiments.plan import Datasets, Effect, Experiment, Texts, read_plan
 from sts_dino.experiments.runner import Difference, Runner, read_result
 from sts_dino.experiments.steps import Steps
 from sts_dino.hub.contract.measured import Estimate
@@ -83,6 +83,25 @@ def test_a_wrong_plan_is_refused_with_the_name(tmp_path, change, message):
         read_plan(tmp_path / "plan.yaml")
     with pytest.raises(InputError, match="did you mean 'dino-1'"):
         SHIPPED_PLAN.choose_experiments(["dino-11"])
+
+
+def test_a_variant_inherits_the_settings_of_one_that_filters_texts_again():
+    variants = [
+        {"name": "base", "says": "", "recipe": "r.yaml", "set": ["seed=1"], "source": "b"},
+        {"name": "checked", "says": "", "same_texts": "base", "set": ["verification={}"]},
+        {"name": "wide", "says": "", "extends": "checked", "set": ["decoding.top_k=9"]},
+    ]
+    source = {"license": "mit", "dataset_license": "mit", "description": "sentences"}
+    datasets = Datasets(
+        sources={"a": source, "b": source},
+        default_source="a",
+        texts=4,
+        seeds={"data": [1], "trainings": 1},
+        variants=variants,
+    )
+    settings = ("seed=1", "verification={}", "decoding.top_k=9")
+    assert datasets.get_generation("wide") == Texts(Path("r.yaml"), settings, "b")
+    assert datasets.get_generation("base") == Texts(Path("r.yaml"), settings[:1], "b")
 
 
 def test_the_files_of_a_folder_are_one_plan_and_each_value_is_given_once(tmp_path):
