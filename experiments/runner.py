@@ -231,7 +231,7 @@ class EncoderMaker:
         """Return the recipe with the encoder's dataset, or with that of its baseline."""
         if encoder.dataset is None:
             return {**tree, "seed": str(seed)}
-        run = self.datasets.find(encoder.dataset, data_seed).path
+        run = self.datasets.make_dataset(encoder.dataset, data_seed).path
         folder = self.steps.folder / "baselines"
         if encoder.baseline == "simcse":
             sentences = [{"sentence1": sentence} for sentence in read_source_sentences(run)]
@@ -313,7 +313,7 @@ class Runner:
         for encoder in self.plan.list_encoders(experiment):
             judges = experiment.judges if encoder.dataset else {}
             for judge, judge_encoder in judges.items():
-                dataset = self.datasets.find(encoder.dataset or "", first_seed)
+                dataset = self.datasets.make_dataset(encoder.dataset or "", first_seed)
                 estimates, cost = self._measure_agreement(dataset, judge, judge_encoder)
                 rows[encoder.name] |= estimates
                 seconds += cost
@@ -345,7 +345,7 @@ class Runner:
 
     def _count_rows(self, variant: str) -> dict[str, int]:
         """Count source sentences and training rows of a variant under the first data seed."""
-        directory = self.datasets.find(variant, self.plan.datasets.seeds.data[0]).path
+        directory = self.datasets.make_dataset(variant, self.plan.datasets.seeds.data[0]).path
         manifest = require_complete(directory)
         config = get_finished_config(directory)
         rows = sum(file.rows or 0 for file in manifest.files if file.config == config)
@@ -357,7 +357,7 @@ class Runner:
         for name in self._list_variants(experiment):
             generated = self.plan.datasets.get_variant(name).same_texts or name
             for seed in self.choose_seeds(experiment).data:
-                dataset = self.datasets.find(name, seed)
+                dataset = self.datasets.make_dataset(name, seed)
                 longest = max(seconds.get((generated, seed), 0.0), dataset.seconds)
                 seconds[generated, seed] = longest
         return sum(seconds.values())

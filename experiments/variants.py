@@ -56,20 +56,21 @@ class DatasetMaker:
         if data and (data / "senteval" / "downstream").is_dir():
             self.senteval = data / "senteval"
 
-    def find(self, name: str, seed: int) -> StepOutput:
-        """Return the finished dataset of a variant under a data seed; missing steps run.
+    def make_dataset(self, name: str, seed: int) -> StepOutput:
+        """Return the dataset of the variant ``name`` under a data seed; missing steps run.
 
-        The seconds of a dataset of filtered texts include their generation.
+        With ``same_texts`` the texts of another variant are filtered and scored again: the CPU
+        seconds include those of that variant.
         """
         variant = self.datasets.get_variant(name)
         if variant.same_texts is None:
             return self._generate(variant, seed)
-        base = self.find(variant.same_texts, seed)
+        base = self.make_dataset(variant.same_texts, seed)
         if not variant.settings:
             return base
         settings = format_settings(variant.settings)
         command = ["experiment", "refinish", str(base.path), *settings]
-        dataset = self._make_dataset(variant, seed, command, [base.path.name, settings])
+        dataset = self._run_dataset_command(variant, seed, command, [base.path.name, settings])
         return StepOutput(dataset.path, base.seconds + dataset.seconds)
 
     def _generate(self, variant: Variant, seed: int) -> StepOutput:
@@ -99,12 +100,12 @@ class DatasetMaker:
         ]
         recipe = load_recipe(generation.recipe, DatasetRecipe, settings)
         command = ["write", str(generation.recipe), *format_settings(settings)]
-        return self._make_dataset(variant, seed, command, get_deciding_values(recipe))
+        return self._run_dataset_command(variant, seed, command, get_deciding_values(recipe))
 
-    def _make_dataset(
+    def _run_dataset_command(
         self, variant: Variant, seed: int, command: list[str], deciding: Any
     ) -> StepOutput:
-        """Return a dataset; its command runs once for equal values that decide the rows.
+        """Run the command that writes a dataset, once for equal values that decide the rows.
 
         Args:
             variant: the variant, for messages.

@@ -34,6 +34,7 @@ from sts_dino.eval.tasks.rows import Rows
 from sts_dino.eval.tasks.sources import Source
 from sts_dino.hub.cli import make_app
 from sts_dino.hub.contract.run_dir import MANIFEST, RECIPE
+from sts_dino.hub.durable import make_folder
 from sts_dino.hub.errors import InputError, RunError
 from sts_dino.hub.scores import align_columns
 from sts_dino.hub.untrusted import convert_model_errors
@@ -201,7 +202,7 @@ def main(
         bool, typer.Option("--int8", help="Also int8 weights, quantized dynamically")
     ] = False,
 ) -> None:
-    """Copy an encoder with its network as ONNX, and compare the vectors of STSb dev's sentences.
+    """Copy an encoder with its network as ONNX, and compare both networks on STSb dev.
 
     Example:
 
@@ -220,6 +221,7 @@ def main(
     loaded = load_transformer(folder, encoder)
 
     # Write a copy beside ``out``, which is renamed to ``out`` when it is complete
+    make_folder(out.parent)
     with TemporaryDirectory(dir=out.parent) as temporary:
         copy = copy_encoder(folder, Path(temporary) / "copy")
         convert_to_onnx(loaded, copy / ONNX_FOLDER, int8)

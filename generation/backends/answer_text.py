@@ -26,6 +26,8 @@ from sts_dino.hub.text_files import MARK, is_blank
 
 _LONGEST_TOKEN = 32  # characters; a server that sends more for each token ignored max_tokens
 _LONGEST_TURN = 200_000  # characters, with the reasoning
+# Unicode's categories: punctuation, separators, controls, and symbols except pictograms (So)
+_WORDLESS = ("P", "Z", "C", "Sc", "Sk", "Sm")
 # stands for an escaped quotation mark, which does not end a quotation; not a character of Unicode
 _HIDDEN = "\uffff"
 _ESCAPED = '\\"'
@@ -268,20 +270,26 @@ def _find_words_about_task(text: str, prompt: str) -> str | None:
 
 
 def _find_problem(text: str, longest: int) -> str | None:
-    """Return the problem of a text that its characters show, or None.
+    """Return the problem that a text's characters show, or None.
 
-    ``longest``: the most characters of a text.
+    A text is no sentence if it holds a control token or a mark of reasoning, or if it has neither a
+    letter, a digit nor a pictogram.
+
+    Args:
+        text: the text.
+        longest: the largest number of characters.
     """
     if is_blank(text):
         return EMPTY
     if len(text) > longest:
         return TOO_LONG_ANSWER
+    # The text was cut at an escaped quotation mark, which does not end the sentence
     if text.endswith("\\"):
         return NOT_CLOSED
-    if any(sign.search(text) for sign in (_CONTROL_TOKEN, _THOUGHT_BEGINS, _THOUGHT_ENDS)):
-        return NOT_A_SENTENCE
-    # only punctuation, separators and control characters
-    if all(unicodedata.category(sign)[0] in "PZC" for sign in text):
+    for pattern in (_CONTROL_TOKEN, _THOUGHT_BEGINS, _THOUGHT_ENDS):
+        if pattern.search(text):
+            return NOT_A_SENTENCE
+    if all(unicodedata.category(character).startswith(_WORDLESS) for character in text):
         return NOT_A_SENTENCE
     return None
 

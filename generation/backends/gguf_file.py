@@ -126,18 +126,27 @@ class GgufWeights:
     """The weights of a GGUF file of a ``PROVEN`` architecture, read in ``dtype``."""
 
     def __init__(self, file: Path, config: Any, dtype: torch.dtype):
-        """Read the header only. Raises ValueError for a damaged one."""
+        """Read the file's header, and map its tensors' names to transformers'.
+
+        A damaged header raises whatever transformers' reader raises, e.g. struct.error; callers
+        convert it (``convert_model_errors``).
+
+        Args:
+            file: the GGUF file.
+            config: the file's config as of ``read_config``.
+            dtype: the dtype in which weights are read.
+        """
         self.file = file
         self.config = config
         self.dtype = dtype
         self.copy_folder: Path | None = None  # the copy that was read
         self._header = read_header(str(file))
         self._architecture = self._header.metadata["general.architecture"]
-        with torch.device("meta"):
+        with torch.device("meta"):  # no memory for weights: the model gives names of parameters
             model = AutoModelForCausalLM.from_config(config, **NO_CODE)
         self.model_class = type(model)
 
-        # map the names of the file's tensors to transformers' names
+        # map names; a parameter that the format does not know gets a name that no tensor has
         architectures = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
         gguf_names = gguf.get_tensor_name_map(
             architectures[self._architecture], config.num_hidden_layers

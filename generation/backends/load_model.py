@@ -357,22 +357,25 @@ def resolve_dtype(recipe: LanguageModel) -> str:
     - ``device_map`` without a GPU: the result of ``get_half_or_float32``.
     - Another device: float32.
 
-    Raises InputError for ``auto`` on CUDA when torch finds no GPU.
+    ``device`` plays no part in a recipe with ``device_map``. Raises InputError for ``auto`` on CUDA
+    when torch finds no GPU.
     """
     if recipe.dtype != "auto":
         return recipe.dtype
-    on_cuda = recipe.device.startswith("cuda")
     has_gpu = torch.cuda.is_available()
-    if on_cuda and not recipe.device_map and not has_gpu:
-        raise InputError(
-            "model.dtype",
-            f"'auto': {recipe.device} is not here, so its fastest dtype is unknown",
-            hint="name the dtype, or --set model.device=cpu",
-        )
-    if on_cuda or (recipe.device_map and has_gpu):
+    device = recipe.device
+    if recipe.device_map:
+        device = "cuda" if has_gpu else "cpu"
+    if device.startswith("cuda"):
+        if not has_gpu:
+            raise InputError(
+                "model.dtype",
+                f"'auto': {device} is not here, so its fastest dtype is unknown",
+                hint="name the dtype, or --set model.device=cpu",
+            )
         is_native = torch.cuda.is_bf16_supported(including_emulation=False)
         return "bfloat16" if is_native else "float32"
-    if recipe.device != "cpu" and not recipe.device_map:
+    if device != "cpu":
         return "float32"
     # A recipe with device_map cannot have int8.
     if not recipe.device_map and cpu_has(*VNNI) and not cpu_has("amx_bf16"):

@@ -285,33 +285,34 @@ def _search_likeliest(
         decay_constants: (B, 1) λ of each text.
 
     Returns:
-        probabilities and ids (B, k) as of ``select_nucleus``, and (B,) whether tokens outside the
-        ``width`` likeliest may belong to them, so that they may be wrong.
+        probabilities and token ids (B, k) of the nucleus, as ``select_nucleus`` returns them, and
+        (B,) whether a token outside the ``width`` likeliest may belong to the nucleus.
     """
-    # Find the likeliest tokens of the rows that texts are drawn from
-    own_rows = compared[:, 0]
-    target_rows = own_rows if guided is None else guided
-    values, ids = logits.find_largest(target_rows, width)
-    target = values - logits.norms[target_rows, None]
+    # Find the likeliest tokens before debiasing: log-probabilities in falling order (B, width)
+    prompt_rows = compared[:, 0]
+    drawn_rows = prompt_rows if guided is None else guided
+    values, ids = logits.find_largest(drawn_rows, width)
+    log_probs = values - logits.norms[drawn_rows, None]
 
-    # Debias them; α follows from the distribution without guidance
-    debiased = target
+    # Debias them: α compares the distributions without guidance
+    debiased = log_probs
     if compared.shape[1] > 1 and decay_constants.any():
-        own = target
+        unguided = log_probs
         if guided is not None:
-            unguided = logits.get(compared[:, :1], ids)[:, 0]
-            unguided = unguided - logits.norms[compared[:, :1]]
-            own = torch.where((guided == own_rows)[:, None], target, unguided)
+            unguided = logits.get(compared[:, :1], ids)[:, 0] - logits.norms[prompt_rows, None]
+            # ``get`` may round differently: a text with γ = 0 has the bits of a batch without γ
+            has_guidance = (guided != prompt_rows)[:, None]
+            unguided = torch.where(has_guidance, unguided, log_probs)
         counters = logits.get(compared[:, 1:], ids) - logits.norms[compared[:, 1:], None]
-        debiased = target + compute_log_alpha(own, counters, decay_constants, settings.epsilon)
+        log_alpha = compute_log_alpha(unguided, counters, decay_constants, settings.epsilon)
+        debiased = log_probs + log_alpha
     best, positions = debiased.topk(min(settings.top_k, debiased.shape[1]), dim=-1)
     probs, order = select_nucleus(best, settings)
 
-    # A token outside of them is at most as likely as the least likely of them before debiasing
-    if debiased is target or values.shape[1] < width:
-        is_unsure = torch.zeros(len(compared), dtype=torch.bool, device=compared.device)
-    else:
-        is_unsure = best[:, -1] < target[:, -1]
+    # Debiasing never raises a value, so no other token exceeds the last of these before debiasing
+    is_unsure = best[:, -1] < log_probs[:, -1]
+    if log_probs.shape[1] < width:  # the vocabulary has no other token
+        is_unsure = torch.zeros_like(is_unsure)
     return probs, ids.gather(1, positions).gather(1, order), is_unsure
 
 

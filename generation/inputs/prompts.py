@@ -266,16 +266,18 @@ class ContextRoom:
         if not context:
             return 0
         # a short text needs no tokenizer: a token has at least one byte
-        if self._other_tokens + len(text.encode(errors="surrogatepass")) <= context:
+        if self._most_tokens_without_source + len(text.encode(errors="surrogatepass")) <= context:
             return 0
         new_tokens = self.prompts.recipe.decoding.max_new_tokens
         return max(0, self._count_longest_prompt(text) + new_tokens - context)
 
     @cached_property
-    def _other_tokens(self) -> int:
-        """Most tokens that prompt and generated text have beside those of the source sentence.
+    def _most_tokens_without_source(self) -> int:
+        """Upper bound on the tokens of a prompt and its generated text without a source sentence.
 
-        Raises InputError when they leave no token of the context.
+        It is the longest prompt of an empty source sentence, ``max_new_tokens`` and
+        ``_JOINT_TOKENS``. Raises InputError when prompt and generated text alone fill the model's
+        context.
         """
         recipe = self.prompts.recipe
         longest = 0

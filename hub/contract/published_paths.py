@@ -71,7 +71,7 @@ def hide_endpoint(url: str) -> str:
 
 
 def name_inputs(names: Iterable[str]) -> list[str]:
-    """Return the names of a manifest's inputs, each one once: NAME, NAME#2, NAME#3.
+    """Return names of inputs or of models, repeated ones with a number: NAME, NAME#2, NAME#3.
 
     Folders of one name may lie in different places.
     """

@@ -23,6 +23,7 @@ from sts_dino.eval.encoders.load import (
 )
 from sts_dino.eval.runs.job import SIMCSE_SUFFIX, find_sibling_model
 from sts_dino.eval.runs.records import BASE_FOLDER, get_records_folder
+from sts_dino.hub.contract.published_paths import name_inputs
 from sts_dino.hub.contract.run_dir import require_manifest
 from sts_dino.hub.errors import InputError
 from sts_dino.model_cards.facts import DatasetFacts, ModelFacts
@@ -305,21 +306,30 @@ def read_judgements(
 ) -> Judgements:
     """Correlate each encoder's cosines with the mean human scores in ``folders``.
 
-    Raises InputError for answers to other rows, labels without an order, too few answers, and
-    without an encoder.
+    The encoders are those of each finished model: trained, before training, and SimCSE baseline.
+    The second of two models of one name is called NAME#2.
+
+    Args:
+        folders: folders of human answers to pairs of the datasets.
+        datasets: the datasets of the report.
+        models: the models of the report.
+
+    Raises InputError for the errors of ``read_judged_pairs``, for too few answers, and without a
+    finished model.
     """
+    # Read the pairs with the mean of their human scores
     pairs: list[Pair] = []
     for folder in folders:
         pairs += read_judged_pairs(folder, datasets)
 
-    # the encoders: trained, base and SimCSE baseline of each model
+    # Find the encoders
+    finished = [model for model in models if model.manifest.complete]
+    model_names = name_inputs(model.manifest.name for model in finished)
     encoders = {}
-    for model in models:
-        if not model.manifest.complete:
-            continue
+    for model_name, model in zip(model_names, finished, strict=True):
         suffixes = {model.recipe.base.start: BASE_FOLDER, SIMCSE: SIMCSE_SUFFIX}
         for name, folder in _find_encoders(model, suffixes).items():
-            encoders[f"{model.manifest.name}, {name}"] = folder
+            encoders[f"{model_name}, {name}"] = folder
     if not encoders:
         raise InputError(
             "--annotations",
@@ -327,15 +337,12 @@ def read_judgements(
             hint="name its run directory",
         )
 
-    # their correlations
+    # Correlate their cosines with the scores; the sample has all pairs under one label
     sample = Sample(JUDGED_PAIRS_LABEL, {JUDGED_PAIRS_LABEL: tuple(pairs)})
-    cosines = compute_sample_cosines(sample, encoders)
-    intervals = correlate_cosines(
-        # every judged pair has a score
-        [float(pair.score or 0) for pair in pairs],
-        [pair.first for pair in pairs],
-        {name: by_label[JUDGED_PAIRS_LABEL] for name, by_label in cosines.items()},
-    )
+    cosines_by_label = compute_sample_cosines(sample, encoders)
+    cosines = {name: labels[JUDGED_PAIRS_LABEL] for name, labels in cosines_by_label.items()}
+    scores = [pair.score for pair in pairs if pair.score is not None]  # every judged pair has one
+    intervals = correlate_cosines(scores, [pair.first for pair in pairs], cosines)
     rows = tuple(
         Correlation(name, 100 * interval.value, 100 * interval.low, 100 * interval.high)
         for name, interval in intervals.items()

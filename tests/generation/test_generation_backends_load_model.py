@@ -115,6 +115,13 @@ def test_a_named_dtype_stays_and_a_gpu_is_asked_for_its_own(monkeypatch):
         resolve_dtype(model(device="cuda"))
 
 
+def test_device_map_decides_the_dtype_in_place_of_device(cpu, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    cpu("amx_bf16")
+    for device in ("cpu", "cuda", "mps"):
+        assert resolve_dtype(model(device=device, device_map="auto")) == "bfloat16"
+
+
 def test_half_precision_that_a_cpu_emulates_is_a_warning(cpu, tmp_path, capsys):
     cpu("avx2")
     assert "model.dtype=auto is faster here" in str(describe_slow_dtype(model("bfloat16")))

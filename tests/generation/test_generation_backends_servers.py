@@ -163,12 +163,16 @@ CLEAN = [
     "-5 degrees",
     "2 boats.",
     "1. man",
+    "\U0001f44d",
 ]
 NO_SENTENCE = {
     '<think>The answer: "no"': "not_a_sentence",
     f"<|channel|>analysis<|message|>{S}": "not_a_sentence",
     f"{S}<|im_end|><|im_start|>user": "not_a_sentence",
     "...": "not_a_sentence",
+    "```": "not_a_sentence",
+    "~~~": "not_a_sentence",
+    "$ | $": "not_a_sentence",
     "": "empty",
     "\u200b\u2060": "empty",
     f"«{S}": "not_closed",

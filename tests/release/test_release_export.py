@@ -79,26 +79,25 @@ def test_an_export_is_a_copy_that_sentence_transformers_5_and_6_load(
 ):
     edit(saved / "config_sentence_transformers.json", prompts={"query": "query: "})
     converted["model_qint8_dynamic.onnx"] = 0.5  # int8 is reported, whatever it loses
-    export.main(str(saved), tmp_path / "out", int8=True)
-    facts = json.loads((tmp_path / "out/onnx/equality.json").read_text())
+    out = tmp_path / "new/folder/out"  # its parents are made, too
+    export.main(str(saved), out, int8=True)
+    assert [path.name for path in out.parent.iterdir()] == ["out"]
+    facts = json.loads((out / "onnx/equality.json").read_text())
     assert (
         facts["networks"]["float32"]["minimum_cosine"]
         == 1
         > facts["networks"]["int8"]["minimum_cosine"]
     )
-    assert {path.name for path in (tmp_path / "out/onnx").iterdir()} == {
+    assert {path.name for path in (out / "onnx").iterdir()} == {
         *export.NETWORK_FILES.values(),
         export.EQUALITY_FILE,
     }
-    types = [module["type"] for module in json.loads((tmp_path / "out/modules.json").read_text())]
+    types = [module["type"] for module in json.loads((out / "modules.json").read_text())]
     assert types == [
         f"sentence_transformers.models.{name}" for name in ("Transformer", "Pooling", "Normalize")
     ]
-    assert SentenceTransformer(str(tmp_path / "out")).prompts["query"] == "query: "
-    assert (
-        "float32" in capsys.readouterr().out
-        and "float32" in (tmp_path / "out/README.md").read_text()
-    )
+    assert SentenceTransformer(str(out)).prompts["query"] == "query: "
+    assert "float32" in capsys.readouterr().out and "float32" in (out / "README.md").read_text()
 
 
 def test_a_network_that_differs_is_refused_and_leaves_nothing(saved, converted, tmp_path):

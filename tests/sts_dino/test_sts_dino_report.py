@@ -274,6 +274,16 @@ def test_cosines_and_human_scores_of_a_real_encoder(tmp_path, monkeypatch):
     ):
         assert words in page.text, words
     assert facts.judgements.pairs == len(examples)
+    again = model_run(tmp_path / "again")  # a repeated training: another folder, the same name
+    make_encoder(again)
+    facts = make_report(
+        [run, model, again], tmp_path / "two.html", annotations=[tmp_path / "answers"]
+    )
+    assert [row.encoder for row in facts.judgements.rows] == [
+        "tiny-encoder, before training",
+        "tiny-encoder, trained",
+        "tiny-encoder#2, trained",
+    ]
     recipe = (run / "recipe.yaml").read_text(encoding="utf-8")
     (run / "recipe.yaml").write_text(
         recipe.replace("language: en", "language: de"), encoding="utf-8"
