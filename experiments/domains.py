@@ -27,7 +27,7 @@ from sts_dino.hub.contract.measured import Estimate, write_json
 from sts_dino.hub.contract.recipe import TAUGHT_PAIRS, ModelRecipe, Positive, Strict
 from sts_dino.hub.contract.recipe_file import load_recipe, read_yaml
 from sts_dino.hub.contract.results import Frozen
-from sts_dino.hub.contract.run_dir import ARTIFACTS, lock_run
+from sts_dino.hub.contract.run_dir import ARTIFACTS, lock_run, require_complete
 from sts_dino.hub.durable import hash_file, write_text
 from sts_dino.hub.errors import InputError, suggest_choice
 from sts_dino.release.options import format_settings
@@ -74,8 +74,9 @@ class Row(Strict):
 
     ``datasets``: sections of a model recipe, in which ``{sentences}``, ``{pairs}``, ``{config}``
     and the keys of ``TAUGHT`` stand for the domain's files. Without any, the encoder before
-    training is scored, or the teacher (``is_teacher``). ``set``: settings of the recipe. ``says``:
-    what the table prints.
+    training is scored, or the teacher (``is_teacher``). ``from_start``: the encoder of ``--start``
+    stands in place of the recipe's base. ``set``: settings of the recipe. ``says``: what the table
+    prints.
     """
 
     name: str
@@ -83,6 +84,7 @@ class Row(Strict):
     datasets: tuple[dict[str, Any], ...] = ()
     settings: Annotated[tuple[str, ...], Field(alias="set")] = ()
     is_teacher: bool = False
+    from_start: bool = False
 
 
 class DomainPlan(Strict):
@@ -147,6 +149,12 @@ def main(
         "qwen2.5-coder-0.5b-instruct"
     ),
     teacher: Annotated[str, typer.Option(help="Teacher encoder")] = "embeddinggemma-300m",
+    start: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Run directory of a trained encoder, for the rows from_start"
+        ),
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Training seeds")] = 3,
     sentences: Annotated[
         int | None,
@@ -175,9 +183,12 @@ def main(
     if sentences is not None:
         plan = plan.model_copy(update={"sentences": sentences, "taught_sentences": sentences})
     names = choose_names("DOMAIN", names or list(plan.choice), [*SUBSETS, *LANGUAGES])
-    chosen = choose_names("--row", rows, [row.name for row in plan.rows])
+    available = [row.name for row in plan.rows if start is not None or not row.from_start]
+    chosen = choose_names("--row", rows, available)
     plan_rows = [row for row in plan.rows if row.name in chosen]
-    maker = DomainMaker(plan, Steps(folder), lm, teacher, settings)
+    if start is not None:
+        require_complete(start)
+    maker = DomainMaker(plan, Steps(folder), lm, teacher, settings, start)
     evaluations: dict[str, dict[str, list[Path]]] = {row.name: {} for row in plan_rows}
     with lock_run(folder):
         for name in names:
@@ -277,16 +288,24 @@ class DomainMaker:
     """Generates, teaches, trains and scores; each step runs once.
 
     lm, teacher: names of ``sts-dino lm``, folders or Hub ids. settings: of the encoder's recipe.
+    start: the run directory of the encoder that the rows ``from_start`` train further.
     """
 
     def __init__(
-        self, plan: DomainPlan, steps: Steps, lm: str, teacher: str, settings: Sequence[str]
+        self,
+        plan: DomainPlan,
+        steps: Steps,
+        lm: str,
+        teacher: str,
+        settings: Sequence[str],
+        start: Path | None = None,
     ):
         self.plan = plan
         self.steps = steps
         self.lm = lm
         self.teacher = teacher
         self.settings = list(settings)
+        self.start = start
         self.seconds: dict[str, float] = {}  # row → CPU seconds
 
     def score_row(self, row: Row, domain: Domain, seeds: int) -> list[Path]:
@@ -295,19 +314,34 @@ class DomainMaker:
             return [self._score(row, domain, self.teacher, self.teacher)]
         if row.datasets:
             return [self._train(row, domain, seed) for seed in range(1, seeds + 1)]
-        return [self._score(row, domain, self._start, self._start)]
+        base = self._find_base(row)
+        return [self._score(row, domain, base, base)]
 
-    @property
-    def _start(self) -> str:
-        """The encoder before training."""
-        return load_recipe(self.plan.student, ModelRecipe, self.settings).base.location
+    def _find_base(self, row: Row) -> str:
+        """Return the location of the encoder before training."""
+        return load_recipe(self.plan.student, ModelRecipe, self._list_settings(row)).base.location
+
+    def _list_settings(self, row: Row) -> list[str]:
+        """Return the settings of the encoder's recipe that are the same in all domains."""
+        settings = list(self.settings)
+        if row.from_start:
+            assert self.start is not None
+            start = load_recipe(self.start / "recipe.yaml", ModelRecipe)
+            base = {
+                "path": str(self.start),
+                "license": start.license,
+                "modules": "sentence-transformer",
+                "max_seq_length": start.base.max_seq_length,
+            }
+            settings += [f"base={json.dumps(base)}", f"license={start.license}"]
+        return settings
 
     def _train(self, row: Row, domain: Domain, seed: int) -> Path:
         """Return the evaluation of the encoder that a row trains; missing steps run."""
         places = self._make_data(row, domain)
         sections = [_fill_section(section, places) for section in row.datasets]
         settings = [f"seed={seed}", f"datasets={json.dumps(sections)}", *row.settings]
-        settings += ["control=null", "evaluation=[]", *self.settings]
+        settings += ["control=null", "evaluation=[]", *self._list_settings(row)]
         inputs = [hash_file(Path(path)) for path in places.values() if Path(path).is_file()]
         key = hash_parts(settings, inputs, self.plan.student.read_text(encoding="utf-8"))
         encoder = self.steps.folder / "encoders" / key
@@ -331,7 +365,8 @@ class DomainMaker:
             places |= {"pairs": str(pairs), "config": get_finished_config(pairs)}
         for name, (is_generated, has_base) in files.items():
             source = places["pairs"] if is_generated else None
-            places[name.strip("{}")] = self._run_teacher(domain, source, has_base)
+            base = self._find_base(row) if has_base else None
+            places[name.strip("{}")] = self._run_teacher(domain, source, base)
         return places
 
     def _generate(self, domain: Domain) -> Path:
@@ -347,15 +382,15 @@ class DomainMaker:
         self.steps.run_once("dataset", key, command, domain.name, run / "manifest.json")
         return run
 
-    def _run_teacher(self, domain: Domain, pairs: str | None, has_base: bool) -> str:
+    def _run_teacher(self, domain: Domain, pairs: str | None, base: str | None) -> str:
         """Return the file of pairs that the teacher scored; missing steps run.
 
         Args:
             domain: the domain.
             pairs: the run directory of the generated pairs; None: the sentences alone.
-            has_base: whether the scores are means with the cosines of the encoder that is trained.
+            base: the encoder that is trained, whose cosines are averaged with the teacher's; None:
+                the teacher's cosines alone.
         """
-        base = self._start if has_base else None
         key = hash_parts(self.teacher, base, pairs, hash_file(domain.taught_sentences))
         out = self.steps.folder / "taught" / f"{domain.name}-{key}"
         source = pairs or str(domain.taught_sentences)

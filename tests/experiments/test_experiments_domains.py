@@ -12,8 +12,8 @@ from tiny_lm import make_tokenizer
 from sts_dino.experiments import domains
 from sts_dino.experiments.domains import PLAN, DomainPlan, DomainResult, extract_domain
 from sts_dino.hub.assets import find_asset
-from sts_dino.hub.contract.recipe import TrainingData
-from sts_dino.hub.contract.recipe_file import read_yaml
+from sts_dino.hub.contract.recipe import ModelRecipe, TrainingData
+from sts_dino.hub.contract.recipe_file import load_recipe, read_yaml
 from sts_dino.hub.errors import InputError
 from sts_dino.training.data.objectives import LOSSES
 
@@ -91,6 +91,17 @@ def test_a_tiny_run_compares_its_rows_and_runs_each_step_once(data, tmp_path):
     student = tmp_path / "student.yaml"
     student.write_text(yaml.safe_dump(tree), "utf-8")
     plan = read_yaml(PLAN) | {"student": str(student)}
+    further = {
+        **{"name": "further", "says": "trained further", "from_start": True},
+        **{"set": ["arguments.max_steps=2", "arguments.save_steps=2"]},
+        "datasets": [
+            {
+                **{"path": "{joined_alone}", "config": "default", "example_type": "sts"},
+                **{"loss": "CorrelationLoss"},
+            }
+        ],
+    }
+    plan["rows"] = [*plan["rows"], further]
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan), "utf-8")
 
     rows = ["as published", "the teacher", "teacher, sentences alone"]
@@ -112,6 +123,23 @@ def test_a_tiny_run_compares_its_rows_and_runs_each_step_once(data, tmp_path):
     domains.main(**arguments)
     assert steps == {path: path.stat().st_mtime_ns for path in (tmp_path / "steps/steps").iterdir()}
     assert json.loads((tmp_path / "out.json").read_text())["scores"] == result.scores
+
+    # a trained encoder as the start of further rows
+    start = next((tmp_path / "steps/encoders").glob("*/manifest.json")).parent
+    further_rows = ["as published", "taught start", "further"]
+    domains.main(**{**arguments, "rows": further_rows, "start": start, "seeds": 1})
+    result = DomainResult.model_validate_json((tmp_path / "out.json").read_bytes())
+    assert list(result.scores) == further_rows
+    recipes = [
+        load_recipe(path, ModelRecipe)
+        for path in (tmp_path / "steps/encoders").glob("*/recipe.yaml")
+    ]
+    bases = sorted(recipe.base.path for recipe in recipes)
+    assert bases == sorted([start.name, "student", "student"])
+    facts = [path.read_text("utf-8") for path in (tmp_path / "steps/taught").glob("*/teach.json")]
+    assert any(f'"requested": "{folders[1]}"' in text and start.name in text for text in facts)
+    with pytest.raises(InputError, match="unknown: taught start"):
+        domains.main(**{**arguments, "rows": further_rows})
 
     # fewer sentences than the plan's
     few = {"sentences": 30, "rows": ["as published"], "out": None}
