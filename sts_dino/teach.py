@@ -378,7 +378,8 @@ def join_vectors(teacher: Vectors, base: Vectors, groups: Indices, seed: int) ->
 def compare_teacher(name: str, base: Outcomes, teacher: Outcomes) -> None:
     """Log how the base encoder, the teacher, and the mean of their cosines score on judged pairs.
 
-    Warn when neither the teacher nor the mean is better than the base encoder.
+    Warn when the teacher or the mean is not better than the base encoder: encoders lost points by
+    a teacher that was worse, though the mean was better (docs/teacher.md, Romanian).
 
     Args:
         name: of the teacher.
@@ -394,7 +395,7 @@ def compare_teacher(name: str, base: Outcomes, teacher: Outcomes) -> None:
         f"on your pairs: base encoder {scores[0]:.1f}, teacher {name} {scores[1]:.1f}, "
         f"mean of their cosines {scores[2]:.1f} (the encoder learns the mean)"
     )
-    if max(scores[1:]) <= scores[0]:
+    if min(scores[1:]) <= scores[0]:
         logger.warning(f"the teacher {name} is not better here; try another --teacher, or none")
 
 
