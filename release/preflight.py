@@ -147,10 +147,10 @@ def find_target(repository: Repository, recipe: DatasetRecipe | ModelRecipe, for
 
 
 def find_published_base(repository: Repository) -> Target | None:
-    """Return the finished version that rows can be appended to; None when nothing is published.
+    """Return the finished version that rows can be appended to; None without one.
 
-    The version is on ``main``. After a release that broke off between its commits ``main`` is
-    unfinished, and the earlier version's tag marks it.
+    It is the run on ``main``. When that run is unfinished, because a release broke off between its
+    commits, it is the tagged version to which that run appends rows.
     """
     remote = repository.get_branch(MAIN)
     manifest = read_remote_manifest(repository, remote) if remote else None

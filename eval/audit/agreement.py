@@ -179,7 +179,7 @@ class Report(Frozen):
             "agreement.md.jinja",
             report=self,
             percents=self._format_percentages,
-            values=_format_values,
+            measures=_format_measures,
         )
 
     def _format_percentages(self, agreement: Agreement) -> Markdown:
@@ -249,15 +249,19 @@ def make_report(survey: Survey) -> Report:
     )
 
 
-def _format_values(agreement: Agreement, heading: str) -> Markdown:
-    """Return a table of one column under ``heading``: rows, equal labels and every κ."""
+def _format_measures(agreement: Agreement, heading: str) -> Markdown:
+    """Return a table with a row for each measure: items, equal labels and every κ.
+
+    ``heading``: the header of the column with the values.
+    """
     same = agreement.same
     rows = [
         ["rows", str(agreement.n)],
         ["equal labels", Markdown(f"{same.value:.0f} % [{same.low:.0f}, {same.high:.0f}]")],
     ]
     for name, kappa in agreement.kappas.items():
-        rows.append([KAPPA_NAMES[name], Markdown(kappa or "undefined (one label only)")])
+        value = "undefined (one label only)" if kappa is None else str(kappa)
+        rows.append([KAPPA_NAMES[name], Markdown(value)])
     return format_table(["", heading], rows)
 
 

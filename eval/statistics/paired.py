@@ -51,18 +51,22 @@ def compute_bootstrap_z(points: float, differences: Vector) -> Test:
     the distribution of the rows. Williams' t assumes normal rows, and its error rate on ranks is
     twice the nominal one.
 
+    Where all of several resamples have the same nonzero difference, z is infinite and p is 0. One
+    resample, or no difference in any, gives z = 0 and p = 1.
+
     Args:
         points: the difference of the scores, x 100.
-        differences: the difference in each resample, x 100, (n,).
+        differences: the difference in each resample, x 100, (n,) with n >= 1.
     """
     from scipy.stats import norm
 
     standard_error = float(np.std(differences))
-    if standard_error == 0:
-        # A nonzero difference that is the same in all of several resamples is certain
-        is_certain = points != 0 and len(differences) > 1
-        return Test("bootstrap z", 0.0, 0.0 if is_certain else 1.0)
-    z = points / standard_error
+    if standard_error != 0:
+        z = points / standard_error
+    elif points != 0 and len(differences) > 1:
+        z = float(np.copysign(np.inf, points))
+    else:
+        z = 0.0
     return Test("bootstrap z", z, float(2 * norm.sf(abs(z))))
 
 

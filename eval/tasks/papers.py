@@ -168,17 +168,17 @@ def _declare_cosine(
     return Task(f"{dataset}/cosine", dataset, group, "sts", protocol, "spearman", splits=splits)
 
 
-def _declare_regression(name: str, words: str) -> Task:
-    """Declare the task of SentEval's regression head on a dataset of human scores.
+def _declare_regression(name: str, title: str) -> Task:
+    """Declare the task ``NAME/regression``: SentEval's trained head on a dataset of human scores.
 
-    ``name``: the dataset without "-tokenised"; ``words``: the dataset in the protocol.
+    ``name``: the dataset's name without "-tokenised"; ``title``: its name in the protocol.
     """
     return Task(
         name=f"{name}/regression",
         dataset=f"{name}-tokenised",
         group="transfer",
         family="relatedness",
-        protocol=f"SentEval {words}, SentEval's text form: Spearman correlation x 100 between the "
+        protocol=f"SentEval {title}, SentEval's text form: Spearman correlation x 100 between the "
         "mean human score and that of SentEval's trained head (softmax over the whole scores on "
         "|u-v| and u*v, stopped on validation)",
         metric="spearman",

@@ -49,7 +49,13 @@ class SelfDebias(LogitsProcessor):
 
 
 class TiedDraw(LogitsProcessor):
-    """Draw one token for all rows of a text; must come last."""
+    """Draw one token for all rows of a text; must come last.
+
+    Args:
+        width: rows of a text, 1 + K.
+        seeds: (texts,) uint64, the seed of each text's random numbers.
+        top_k: number of likeliest tokens to draw from; 0: all.
+    """
 
     def __init__(self, width: int, seeds: np.ndarray, top_k: int):
         self.width = width
@@ -58,12 +64,16 @@ class TiedDraw(LogitsProcessor):
         self.step = 0
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Set all scores but the drawn token's to -inf."""
-        own = scores[: len(self.seeds)]
-        values, ids = own.topk(self.top_k or own.shape[-1], dim=-1)
-        numbers = torch.from_numpy(draw_uniforms(self.seeds, self.step)).to(scores.device)
+        """Return scores (width x texts, V): 0 for the drawn token of each text, -inf for others.
+
+        ``scores``: the debiased scores of the same shape, in the blocks of ``SelfDebias``. Its
+        blocks are equal, so the first one is read.
+        """
+        text_scores = scores[: len(self.seeds)]
+        values, ids = text_scores.topk(self.top_k or text_scores.shape[-1], dim=-1)
+        uniforms = torch.from_numpy(draw_uniforms(self.seeds, self.step)).to(scores.device)
         self.step += 1
-        tokens = draw(values.softmax(-1), ids, numbers).repeat(self.width)
+        tokens = draw(values.softmax(-1), ids, uniforms).repeat(self.width)
         return torch.full_like(scores, -math.inf).scatter_(1, tokens[:, None], 0.0)
 
 

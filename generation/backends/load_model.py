@@ -530,7 +530,14 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def convert_out_of_memory(purpose: str, hint: str) -> Iterator[None]:
-    """Raise every out-of-memory error of a block as OutOfMemory, which other processes can get."""
+    """Raise every out-of-memory error of a block as OutOfMemory.
+
+    A process without torch can unpickle it.
+
+    Args:
+        purpose: the end of the message "memory: is too small ...", e.g. ``for the model``.
+        hint: the next step.
+    """
     try:
         yield
     except (MemoryError, OSError, RuntimeError) as error:

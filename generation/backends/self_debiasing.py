@@ -300,7 +300,8 @@ def _search_likeliest(
         unguided = log_probs
         if guided is not None:
             unguided = logits.get(compared[:, :1], ids)[:, 0] - logits.norms[prompt_rows, None]
-            # ``get`` may round differently: a text with γ = 0 has the bits of a batch without γ
+            # ``get`` may round otherwise than ``find_largest``, so a text with γ = 0 keeps the
+            # values that it has in a batch without guidance
             has_guidance = (guided != prompt_rows)[:, None]
             unguided = torch.where(has_guidance, unguided, log_probs)
         counters = logits.get(compared[:, 1:], ids) - logits.norms[compared[:, 1:], None]
@@ -309,7 +310,8 @@ def _search_likeliest(
     best, positions = debiased.topk(min(settings.top_k, debiased.shape[1]), dim=-1)
     probs, order = select_nucleus(best, settings)
 
-    # Debiasing never raises a value, so no other token exceeds the last of these before debiasing
+    # A token outside the ``width`` likeliest is at most the last of ``log_probs``, also debiased,
+    # because debiasing never raises a value
     is_unsure = best[:, -1] < log_probs[:, -1]
     if log_probs.shape[1] < width:  # the vocabulary has no other token
         is_unsure = torch.zeros_like(is_unsure)

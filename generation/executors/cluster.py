@@ -156,7 +156,7 @@ def start_local_ray(cpus: float, gpus: float | None, withheld: Sequence[str] = (
                 object_store_memory=_OBJECT_STORE_BYTES,
                 _temp_dir=f"{folder}/ray",  # Ray opens it to everyone; its parent stays closed
             )
-        except Exception as error:  # Ray raises that itself, errors of its own and Python's
+        except Exception as error:  # Ray has no common class for its failures
             raise RunError(
                 "Ray", f"cannot be started on this machine: {get_first_line(error)}"
             ) from error
@@ -172,9 +172,10 @@ def start_local_ray(cpus: float, gpus: float | None, withheld: Sequence[str] = (
 def join_cluster(address: str) -> Iterator[Any]:
     """Join the cluster at ``HOST:PORT``, or the one that this machine belongs to (``auto``).
 
-    Yields the module ``ray``. Raises InputError when nobody answers there in time, when this
-    machine is not one of its nodes, when it asks for another token, or when its version of Ray or
-    Python is another one.
+    Yields the module ``ray``, and disconnects from the cluster at the end of the block. Raises
+    InputError when no cluster answers within ``ANSWER_SECONDS``, and when Ray refuses the
+    connection: this machine is not a node of the cluster, the token is wrong, or the versions of
+    Ray or Python differ.
     """
     option = f"--ray {address}"
     set_environment({"RAY_gcs_server_request_timeout_seconds": str(ANSWER_SECONDS)})
@@ -183,7 +184,7 @@ def join_cluster(address: str) -> Iterator[Any]:
 
     try:
         join_ray(ray, address)
-    except Exception as error:  # Ray raises that itself, errors of its own and Python's
+    except Exception as error:  # Ray has no common class for its refusals
         raise convert_ray_refusal(option, error) from error
     try:
         yield ray

@@ -92,7 +92,7 @@ class StoreRetry(RetryPolicy):
         seconds = super()._wait(state)
         error = state.outcome.exception() if state.outcome else None
         if error:
-            self._why = f"it fails ({get_first_line(error) or type(error).__name__})"
+            self._last_failure = f"it fails ({get_first_line(error)})"
         return seconds
 
 
@@ -107,9 +107,10 @@ def get_http_status(error: BaseException) -> int | None:
 
 @contextmanager
 def convert_store_errors(url: str) -> Iterator[None]:
-    """Raise a store's failures as RunError.
+    """Raise a store's failures as RunError of one line.
 
-    Errors of this package, a missing file, a full disk and memory that ran out stay as they are.
+    Errors of this package, a missing file, a full disk or quota, and memory that ran out stay as
+    they are. Such an OSError without a file name gets ``url`` as its file name.
     """
     try:
         yield
@@ -120,7 +121,9 @@ def convert_store_errors(url: str) -> Iterator[None]:
             error.filename = error.filename or url  # the message names it
             raise
         raise RunError(
-            f"store {url}", str(error), hint="can this node reach it, may this user write there?"
+            f"store {url}",
+            get_first_line(error),
+            hint="can this node reach it, may this user write there?",
         ) from error
     except Exception as error:  # every protocol's package raises errors of its own kinds
         raise RunError(

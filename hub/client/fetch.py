@@ -152,6 +152,7 @@ class FinishedRun:
         fetch_files: downloads the given files, and returns the folder of all files.
         fetch_recipe: returns the path of recipe.yaml; None when the run has no recipe.yaml, and
             when the Hub does not answer and the cache has no copy.
+        repair_hint: what the user can do when a file differs from the manifest.
     """
 
     place: str
@@ -159,6 +160,7 @@ class FinishedRun:
     revision: str
     fetch_files: Callable[[Sequence[File]], Path]
     fetch_recipe: Callable[[], Path | None]
+    repair_hint: str
 
     @property
     def configs(self) -> list[str]:
@@ -179,7 +181,7 @@ class FinishedRun:
             raise InputError(
                 self.place,
                 f"{damaged[0]} is missing or not what its manifest says",
-                hint=RERUN_HINT,
+                hint=self.repair_hint,
             )
         return directory, shards
 
@@ -197,7 +199,12 @@ def open_local_run(directory: Path, name: str) -> FinishedRun:
         )
     manifest = require_complete(directory)
     return FinishedRun(
-        name, manifest, manifest.fingerprint, lambda files: directory, lambda: directory / RECIPE
+        place=name,
+        manifest=manifest,
+        revision=manifest.fingerprint,
+        fetch_files=lambda files: directory,
+        fetch_recipe=lambda: directory / RECIPE,
+        repair_hint=RERUN_HINT,
     )
 
 
@@ -243,7 +250,16 @@ def open_published_run(repo_id: str, revision: str | None, name: str) -> Finishe
     def fetch_recipe() -> Path | None:
         return _fetch_file(repo_id, RECIPE, commit, is_optional=True)
 
-    return FinishedRun(name, manifest, commit, fetch_files, fetch_recipe)
+    return FinishedRun(
+        place=name,
+        manifest=manifest,
+        revision=commit,
+        fetch_files=fetch_files,
+        fetch_recipe=fetch_recipe,
+        # The client returns a cached file unchecked, unless --force-download is given
+        repair_hint=f"download it again: hf download {repo_id} --repo-type dataset "
+        f"--revision {commit} --force-download",
+    )
 
 
 def _fetch_file(

@@ -375,7 +375,7 @@ class Repeats(BaseModel, frozen=True):
         """Require distinct seeds or example sets, and scores on equal tasks."""
         values = [run.value for run in self.runs]
         if len(set(values)) != len(values):
-            raise ValueError(f"a {self.over} stands twice: {values}")
+            raise ValueError(f"two runs have the same {self.over}: {values}")
         summarize_runs(self.runs)  # it raises ValueError for different tasks
         return self
 

@@ -919,14 +919,14 @@ class DatasetRecipe(Strict):
         return name
 
     def _find_label_problems(self) -> Iterator[str]:
-        """Yield a message for each problem of the labels: names, settings, texts, debiasing."""
+        """Yield a message for each problem of the labels: names, settings, schema, debiasing."""
         names = [label.name for label in self.labels]
         if len(set(names)) != len(names):
             yield f"labels: two labels share a name: {names}"
         for label in self.labels:
             yield from self._find_setting_problems(label)
             if label.written:
-                yield from self._find_text_problems(label)
+                yield from self._find_mismatches(label)
                 yield from self._find_debiasing_problems(label)
             else:
                 yield from self._find_unused_settings(label)
@@ -970,8 +970,12 @@ class DatasetRecipe(Strict):
                     "remove one of the two"
                 )
 
-    def _find_text_problems(self, label: Label) -> Iterator[str]:
-        """Yield a message for a label whose texts do not fit the schema or the source."""
+    def _find_mismatches(self, label: Label) -> Iterator[str]:
+        """Yield a message for a score or a name that does not fit the schema.
+
+        Also for an instruction without quotation marks around ``<X1>``, where the model writes the
+        source sentences.
+        """
         key = f"labels.{label.name}"
         schema = self.dataset_schema
         if schema.scored and label.score is None:
@@ -982,7 +986,7 @@ class DatasetRecipe(Strict):
         if self.source.facts.generated and f"{QUOTE}{X1}{QUOTE}" not in label.instruction:
             yield (
                 f"{key}.instruction: {X1} must stand between quotation marks ({QUOTE}) where the "
-                "model writes the source sentences: it writes them up to the closing one"
+                "model writes the source sentences: a sentence ends at the closing mark"
             )
 
     def _find_debiasing_problems(self, label: Label) -> Iterator[str]:

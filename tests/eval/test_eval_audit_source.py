@@ -10,6 +10,7 @@ from training_inputs import PAIRS_CARD, sts_rows, write_dataset
 
 from sts_dino.eval.audit.source import find_dataset, find_rows
 from sts_dino.eval.audit.survey import read_examples
+from sts_dino.hub.client.fetch import open_published_run
 from sts_dino.hub.contract.run_dir import read_manifest, write_manifest
 from sts_dino.hub.contract.schema import PAIR_CLASS, TRIPLET, build_features
 from sts_dino.hub.errors import InputError, StsDinoError
@@ -78,6 +79,18 @@ def test_a_published_run_and_any_other_dataset_give_the_rows_of_the_run_director
     assert (again.revision, read_examples(again).sha256) == (commit, read_examples(local).sha256)
     with pytest.raises(StsDinoError, match="HF_HUB_OFFLINE is set"):
         find_rows("demo/absent")
+
+
+def test_a_damaged_shard_is_named_with_the_command_that_repairs_it(runs, hub_here, hub_api, repo):
+    commit = hub_api.upload_folder(repo_id=repo, repo_type="dataset", folder_path=runs / "sts").oid
+    run = open_published_run(repo, None, repo)
+    folder, shards = run.fetch_shards("postprocessed")
+    (folder / shards[0].path).write_bytes(b"damaged")  # in the client's cache
+    command = f"hf download {repo} --repo-type dataset --revision {commit} --force-download"
+    with pytest.raises(InputError, match=f"not what its manifest says; .*{command}$"):
+        run.fetch_shards("postprocessed")
+    hub_api.snapshot_download(repo, repo_type="dataset", revision=commit, force_download=True)
+    assert run.fetch_shards("postprocessed") == (folder, shards)
 
 
 def test_a_dataset_of_others_that_was_read_once_is_read_again_without_a_hub(

@@ -22,6 +22,7 @@ from sts_dino.eval.statistics.paired import (
     Verdict,
     adjust_verdicts,
     apply_holm,
+    compute_bootstrap_z,
     compute_mcnemar,
     resample_together,
 )
@@ -363,6 +364,23 @@ def test_only_a_users_own_files_get_a_line_and_ndcg_speaks_for_recall():
     gains = [own_gain(1.8, 11.0, task=score.task) for score in scores]
     (line,) = describe_own_power(gains, scores)
     assert line.startswith("q.csv/ndcg@10: a difference of +1.80 needs about 3,100 judged queries")
+
+
+@pytest.mark.parametrize(
+    ("points", "differences", "statistic", "p"),
+    [
+        (2.0, [1.0, 3.0], 2.0, 2 * stats.norm.sf(2)),
+        (2.0, [2.0, 2.0], np.inf, 0.0),
+        (-2.0, [-2.0, -2.0], -np.inf, 0.0),
+        (2.0, [2.0], 0.0, 1.0),  # one resample has no spread
+        (0.0, [0.0, 0.0], 0.0, 1.0),
+    ],
+)
+def test_z_of_equal_differences_is_infinite_and_that_of_one_or_none_is_0(
+    points, differences, statistic, p
+):
+    test = compute_bootstrap_z(points, np.array(differences))
+    assert (test.statistic, test.p) == (statistic, pytest.approx(p))
 
 
 def test_systems_on_other_rows_are_not_paired():

@@ -218,6 +218,8 @@ def test_a_full_disk_keeps_its_number_and_names_the_place(tmp_path, monkeypatch)
             PermissionError(errno.EACCES, "Permission denied"),
             ".*Permission denied; can this node reach it, may this user",
         ),
+        (FSTimeoutError(), "FSTimeoutError; can this node reach it"),
+        (OSError("denied\nbody"), "denied; can this node reach it"),
         (
             RuntimeError("no key\nbody"),
             "RuntimeError: no key; check the address, and the protocol's own login",
@@ -292,6 +294,18 @@ def test_a_store_that_fails_for_a_moment_is_asked_again(error, tmp_path, monkeyp
     with failing(monkeypatch, MemoryFileSystem, "rm", error, 2):
         driver.clear()
     assert not kept_files(driver)
+
+
+def test_the_log_names_the_stores_failure_and_no_hub(monkeypatch):
+    reasons = []
+    monkeypatch.setattr(
+        "sts_dino.hub.client.retry.wait", lambda reason, seconds: reasons.append(reason)
+    )
+    store = ResultStore("memory://b/f", "run", proven=True)
+    error = OSError(errno.ESTALE, "Stale file handle")
+    with failing(monkeypatch, MemoryFileSystem, "pipe_file", error, 1):
+        store.put(made())
+    assert reasons == [f"store memory://b/f: it fails ({error})"]
 
 
 @pytest.mark.parametrize("error", FOR_GOOD, ids=repr)

@@ -34,7 +34,7 @@ def run(value, *scores):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda tree: tree["runs"][1].update(value=1), "a seed stands twice"),
+        (lambda tree: tree["runs"][1].update(value=1), "two runs have the same seed"),
         (lambda tree: tree["runs"][1]["scores"].pop(), "run 2 was scored on"),
     ],
 )
