@@ -30,6 +30,7 @@ from pydantic import TypeAdapter
 from sts_dino.hub.contract.published_paths import name_origin
 from sts_dino.hub.contract.recipe import DatasetRecipe, ModelRecipe
 from sts_dino.hub.contract.results import Frozen
+from sts_dino.hub.contract.run_dir import RECIPE
 from sts_dino.hub.errors import InputError, suggest_choice
 from sts_dino.hub.untrusted import join_lines
 
@@ -182,8 +183,8 @@ def resolve_model_licence(place: str, licence: str, card: Path | None) -> Licenc
         if not chosen.covers(card_licence):
             raise InputError(
                 place,
-                f"is {chosen.id!r}, and the model's README.md says {card_licence.id!r}",
-                hint="name the licence of the README, or take another model",
+                f"is {chosen.id!r}, and the model's README.md or recipe says {card_licence.id!r}",
+                hint=f"name {card_licence.id}, or take another model",
             )
     return chosen
 
@@ -233,14 +234,20 @@ def describe_output_terms(model: str, licence: Licence) -> str | None:
 
 
 def read_card_licences(card: Path | None) -> list[Licence]:
-    """Return the known licences that a card's front matter names, one or a list, in any case."""
+    """Return the known licences that a card's front matter names, one or a list, in any case.
+
+    A run directory without a card has its recipe, which names the licence.
+    """
     from huggingface_hub.repocard import metadata_load
 
     metadata: dict[str, object] = {}
-    if card is not None and card.is_file():
-        # front matter that cannot be read names no licence
-        with suppress(ValueError, yaml.YAMLError):
+    # front matter that cannot be read names no licence
+    with suppress(OSError, ValueError, yaml.YAMLError):
+        if card is not None and card.is_file():
             metadata = metadata_load(card) or {}
+        elif card is not None:
+            recipe = yaml.safe_load(card.with_name(RECIPE).read_text(encoding="utf-8"))
+            metadata = recipe if isinstance(recipe, dict) else {}
     licence_names = metadata.get("license")
     if str(licence_names).strip().lower() in ("other", "['other']"):
         licence_names = metadata.get("license_name")

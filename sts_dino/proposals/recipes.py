@@ -669,7 +669,7 @@ def _use_requested_encoder(requested: str, license_id: str | None) -> Base:
     location = resolve_model_location("--encoder", requested, (*LANGUAGE_MODEL_ENCODERS, *ENCODERS))
     if "path" in location:
         require_no_cross_encoder(Path(location["path"]), f"--encoder: {requested}")
-    card = find_model_file(location, "README.md")
+    card = _locate_card(location)
     terms = licences.resolve_model_licence("--encoder-license", license_id or "", card)
     section = {**location, "license": terms.id}
     if is_finished_encoder(location):
@@ -788,6 +788,13 @@ def find_model_file(location: Mapping[str, Any], name: str) -> Path | None:
     with suppress(StsDinoError), convert_read_errors(repo_id, revision):
         return Path(hf_hub_download(repo_id, name, revision=revision))
     return None
+
+
+def _locate_card(location: Mapping[str, Any]) -> Path | None:
+    """Return the README.md of a location; of a folder also one that does not exist."""
+    if "path" in location:
+        return Path(location["path"]) / "README.md"
+    return find_model_file(location, "README.md")
 
 
 def _choose_trainable_model(generator: dict[str, Any]) -> tuple[dict[str, Any], str]:
@@ -961,7 +968,7 @@ def choose_teacher(requested: str, license_id: str | None) -> dict[str, Any]:
     download_and_check_model(
         location.get("path") or f"{location['repo_id']}@{location['revision']}"
     )
-    card = find_model_file(location, "README.md")
+    card = _locate_card(location)
     terms = licences.resolve_model_licence("--teacher-license", license_id or "", card)
     return {**location, "license": terms.id}
 

@@ -221,6 +221,21 @@ def test_a_licence_that_the_card_of_a_base_denies_is_refused(front_matter, licen
         assert resolve_model_licence("--encoder-license", "", card).id == licence
 
 
+def test_an_encoder_of_ours_without_a_card_has_the_licence_of_its_recipe(tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    card = tmp_path / "README.md"
+    recipe.write_text("kind: model\nlicense: gemma\n")
+    assert resolve_model_licence("--encoder-license", "", card).id == "gemma"
+    with pytest.raises(InputError, match=r"is 'mit', and .* recipe says 'gemma'; name gemma"):
+        resolve_model_licence("--encoder-license", "mit", card)
+    for damaged in ("- license", "license: [", "", "license: 5"):
+        recipe.write_text(damaged)
+        assert resolve_model_licence("--encoder-license", "mit", card).id == "mit"
+    card.write_text("---\nlicense: mit\n---\n")  # the card comes first
+    recipe.write_text("license: gemma\n")
+    assert resolve_model_licence("--encoder-license", "", card).id == "mit"
+
+
 @pytest.mark.parametrize(
     "front_matter", ["license: 5", "license:", "license: {a: b}", "license: other"]
 )
