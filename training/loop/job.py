@@ -501,7 +501,9 @@ def _make_arguments(values: dict[str, Any], where: str) -> SentenceTransformerTr
     Raises InputError, naming ``where``, for values that the trainer, the optimiser or the schedule
     refuses; naming WORLD_SIZE when another number of processes joined the group.
     """
+    import torch
     from sentence_transformers import SentenceTransformerTrainingArguments
+    from transformers import Trainer, get_scheduler
 
     # Make the arguments, which joins the group. With several processes upstream accepts only
     # drop_last, so the recipe's value is set afterwards.
@@ -522,19 +524,8 @@ def _make_arguments(values: dict[str, Any], where: str) -> SentenceTransformerTr
         )
     arguments.dataloader_drop_last = drop_last
     arguments._n_gpu = min(arguments.n_gpu, 1)
-    _try_optimizer(arguments, where)
-    return arguments
 
-
-def _try_optimizer(arguments: SentenceTransformerTrainingArguments, where: str) -> None:
-    """Make the optimiser and the schedule for one weight, before the training starts.
-
-    Raises InputError naming ``where`` for a missing library, and for missing or wrong options.
-    """
-    import torch
-    from transformers import Trainer, get_scheduler
-
-    # Make the optimiser
+    # Try the optimiser on one weight: a missing option shows before training starts.
     model: Any = torch.nn.Linear(1, 1)
     try:
         optimizer_class, settings = Trainer.get_optimizer_cls_and_kwargs(arguments, model)
@@ -543,7 +534,7 @@ def _try_optimizer(arguments: SentenceTransformerTrainingArguments, where: str) 
         name = _get_plain(arguments.optim)
         raise InputError(f"{where}.optim", f"{name}: {get_first_line(error)}") from error
 
-    # Make the schedule: no warm-up, one step
+    # Try the schedule: no warm-up, one step.
     schedule: Any = _get_plain(arguments.lr_scheduler_type)
     options: Any = arguments.lr_scheduler_kwargs  # None, or the parsed dict
     try:
@@ -554,6 +545,7 @@ def _try_optimizer(arguments: SentenceTransformerTrainingArguments, where: str) 
             f"{schedule}: {error}",
             hint="give what it needs by lr_scheduler_kwargs, or take another",
         ) from error
+    return arguments
 
 
 def describe_arguments(
