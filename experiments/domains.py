@@ -198,13 +198,18 @@ def main(
         result = compare_rows(evaluations, maker.seconds, seeds)
     if out is not None:
         write_json(out, result)
+    logger.info(_format_scores(plan_rows, names, result))
+
+
+def _format_scores(rows: Sequence[Row], names: Sequence[str], result: DomainResult) -> str:
+    """Return the table of the rows' scores on the domains ``names``."""
     lines = []
-    for row in plan_rows:
+    for row in rows:
         scores = result.scores[row.name]
         values = [f"{score:.1f}" for score in (*scores.values(), _average(scores))]
         lines.append([row.says, *values, result.over_first.get(row.name, "")])
-    header = ["trained on", *names, "mean", f"over {plan_rows[0].name}"]
-    logger.info(format_table(header, lines, names=1))
+    header = ["trained on", *names, "mean", f"over {rows[0].name}"]
+    return format_table(header, lines, names=1)
 
 
 def _average(scores: Mapping[str, float]) -> float:

@@ -184,23 +184,24 @@ def format_tables(plan: Plan, kept: Sequence[KeptResult]) -> str:
 
 
 def format_tally(run_experiments: Sequence[RunExperiment]) -> str:
-    """Format a table: paper → the numbers of its effects that are reproduced and so on.
+    """Format a table: how many effects of a paper are reproduced, not significant, contradicted.
 
-    Repetitions with a larger language model have a line of their own.
+    Repetitions with a larger language model (1.5B) have a line of their own.
     """
-    verdicts: dict[str, Counter[str]] = {}
+    counts_by_paper: dict[str, Counter[str]] = {}
     for experiment, result in run_experiments:
         name = find_paper(experiment.paper).cite if experiment.paper else experiment.name
         if experiment.repeats:
             name = f"{name}, 1.5B"
-        counts = verdicts.setdefault(name, Counter())
+        counts = counts_by_paper.setdefault(name, Counter())
         for _, difference in match_effects(experiment, result):
-            # "same direction, not significant" counts as not significant.
-            counts[difference.verdict.rpartition(", ")[2]] += 1
+            # Both directions count as "not significant": "same direction, not significant"
+            kind = difference.verdict.rpartition(", ")[2]
+            counts[kind] += 1
     kinds = ("reproduced", "not significant", "contradicted")
     rows = [
         [paper, *(str(counts[kind]) for kind in kinds)]
-        for paper, counts in verdicts.items()
+        for paper, counts in counts_by_paper.items()
         if counts
     ]
     return format_table(["effects of", *kinds], rows)

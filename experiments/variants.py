@@ -103,17 +103,20 @@ class DatasetMaker:
         return self._run_dataset_command(variant, seed, command, get_deciding_values(recipe))
 
     def _run_dataset_command(
-        self, variant: Variant, seed: int, command: list[str], deciding: Any
+        self, variant: Variant, seed: int, command: list[str], row_settings: Any
     ) -> StepOutput:
-        """Run the command that writes a dataset, once for equal values that decide the rows.
+        """Run a command that writes a dataset, unless it has run with equal ``row_settings``.
+
+        Returns the folder of the dataset and the CPU seconds of the run. Raises InputError or
+        RunError when the command fails.
 
         Args:
-            variant: the variant, for messages.
-            seed: data seed.
+            variant: the variant, which messages name.
+            seed: data seed, which messages and the folder name.
             command: the command without ``--out``.
-            deciding: the values that decide the rows, as JSON can hold them.
+            row_settings: everything that decides the rows, the seed included; JSON can hold it.
         """
-        key = hash_parts(deciding)
+        key = hash_parts(row_settings)
         out = self.steps.folder / "datasets" / f"{seed}-{key}"
         title = f"{variant.name}, data seed {seed}"
         command = [*command, "--out", str(out)]

@@ -26,7 +26,7 @@ from sts_dino.generation.pipeline.code_digest import get_versions
 from sts_dino.generation.rows.attempts import compute_text_seed, make_text_request
 from sts_dino.hub import cli
 from sts_dino.hub.contract import run_dir
-from sts_dino.hub.contract.published_paths import read_input_places, require_inputs
+from sts_dino.hub.contract.published_paths import read_path_settings, require_inputs
 from sts_dino.hub.contract.recipe import (
     DatasetRecipe,
     Variant,
@@ -317,7 +317,7 @@ def load_run_recipe(directory: Path, places: Sequence[str]) -> DatasetRecipe:
     source, and for a model that reports no token probabilities.
     """
     path = directory / run_dir.RECIPE
-    recipe = load_recipe(path, DatasetRecipe, [*read_input_places(directory), *places])
+    recipe = load_recipe(path, DatasetRecipe, [*read_path_settings(directory), *places])
     inputs = recipe.collect_local_paths()
     inputs.pop("source.path", None)
     require_inputs(path, inputs)

@@ -490,8 +490,9 @@ def propose_encoder(
 
 def make_corpus_name(corpus: str) -> str:
     """Make a valid name of a corpus's artefacts from its file or repository: ``marz`` for März."""
-    path = corpus.partition("@")[0] if is_on_hub(corpus) else corpus
-    stem = Path(path).stem
+    stem = Path(corpus).stem
+    if is_on_hub(corpus):  # a dot in the name of a repository begins no suffix
+        stem = corpus.partition("@")[0].rpartition("/")[2]
     decomposed = unicodedata.normalize("NFKD", stem.casefold()).translate(_PLAIN_LETTERS)
     letters = "".join(char for char in decomposed if not unicodedata.combining(char))
     return re.sub(r"[^a-z0-9]+", "-", letters).strip("-") or "corpus"

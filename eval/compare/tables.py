@@ -27,6 +27,24 @@ from sts_dino.hub.untrusted import Markdown, escape_inline, make_visible_line
 SECONDARY_METRICS = ("pearson", "f1")  # metrics that papers report beside the main metric
 BASE_COLUMN = 3  # of both tables of an encoder, its base and its SimCSE baseline
 CONTROL_COLUMN = 4
+# of differences.csv, whose header stays when no difference was tested
+VERDICT_COLUMNS = (
+    "model",
+    "against",
+    "task",
+    "split",
+    "metric",
+    "rows",
+    "difference",
+    "low",
+    "high",
+    "test",
+    "statistic",
+    "p",
+    "p_holm",
+    "verdict",
+    "limit",
+)
 Cells = tuple[str, ...]  # one row of a table
 
 
@@ -398,25 +416,29 @@ def describe_own_scores(
 
 
 def _describe_own_verdict(verdict: Verdict, score: TaskScore, other: str) -> str:
-    """Return a sentence: do the user's rows show that the encoder is better than the other one?
+    """Describe the difference between an encoder and another one on the user's rows.
+
+    The sentence advises to keep the other encoder unless this one is significantly better.
 
     Args:
-        verdict: a tested verdict on the two encoders.
+        verdict: a tested verdict on the encoder against the other one.
         score: the score of the encoder.
-        other: name of the other encoder when it is a download that the user could keep; empty:
-            the name in the verdict.
+        other: name of the other encoder in the sentence; empty: its name in the verdict.
     """
     assert verdict.difference.tested is not None
-    ends = verdict.difference.tested[0]
+    interval = verdict.difference.tested.interval
     points = format_number(verdict.difference.points, signed=True)
-    gain = f"{points} {format_interval(ends.low, ends.high, signed=True)}"
+    difference = f"{points} {format_interval(interval.low, interval.high, signed=True)}"
     name = other or verdict.second
     rows = f"on your {score.n} {score.unit}"
     if verdict.word == "not significant":
-        return f"not decided {rows}: {gain} over {name}; keep that one until more pairs decide"
-    if verdict.word != "better":
-        gain += f"; keep {name}"
-    return f"{verdict.word} than {name} {rows}: {gain}"
+        return (
+            f"not decided {rows}: {difference} over {name}; "
+            f"keep that one until more {score.unit} decide"
+        )
+    if verdict.word == "worse":
+        difference += f"; keep {name}"
+    return f"{verdict.word} than {name} {rows}: {difference}"
 
 
 def format_text(table: ResultTable) -> str:
@@ -491,13 +513,16 @@ def format_scores_csv(comparison: Comparison) -> str:
 
 
 def format_verdicts_csv(comparison: Comparison) -> str:
-    """Return a CSV document with a row for each tested difference, numbers in full precision."""
+    """Return a CSV document with a row for each tested difference, numbers in full precision.
+
+    Without a tested difference the document has only its header.
+    """
     rows = []
     for verdict in comparison.verdicts:
         if verdict.difference.tested is None:
             continue
         measurement = verdict.measurement
-        ends, test = verdict.difference.tested
+        interval, test = verdict.difference.tested
         cells = {
             "model": verdict.first,
             "against": verdict.second,
@@ -506,8 +531,8 @@ def format_verdicts_csv(comparison: Comparison) -> str:
             "metric": measurement.metric,
             "rows": measurement.n,
             "difference": verdict.difference.points,
-            "low": ends.low,
-            "high": ends.high,
+            "low": interval.low,
+            "high": interval.high,
             "test": test.name,
             "statistic": test.statistic,
             "p": test.p,
@@ -516,11 +541,14 @@ def format_verdicts_csv(comparison: Comparison) -> str:
             "limit": measurement.limit,
         }
         rows.append(cells)
-    return _format_csv(rows)
+    return _format_csv(rows, VERDICT_COLUMNS)
 
 
-def _format_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return rows (column → value) as CSV; text is escaped, and None is an empty cell."""
+def _format_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> str:
+    """Return rows (column → value) as CSV; text is escaped, and None is an empty cell.
+
+    ``columns``: the header; None: the keys of the rows.
+    """
     import pandas
 
     escaped_rows = []
@@ -530,7 +558,8 @@ def _format_csv(rows: Sequence[Mapping[str, Any]]) -> str:
             if isinstance(value, str):
                 cells[column] = escape_csv_cell(value)
         escaped_rows.append(cells)
-    return pandas.DataFrame(escaped_rows, dtype=object).to_csv(index=False, lineterminator="\n")
+    table = pandas.DataFrame(escaped_rows, columns=columns, dtype=object)
+    return table.to_csv(index=False, lineterminator="\n")
 
 
 def escape_csv_cell(text: str) -> str:

@@ -387,21 +387,28 @@ class _Course:
 
 
 def _make_courses(splits: Sequence[Split], drawn: Sequence[int], seed: int) -> list[_Course]:
-    """Group the splits that have the same shuffles into courses; arguments as of ``_train``."""
-    # Shuffles depend on the length of an earlier draw, and on the number of train rows
+    """Group the splits that have the same shuffles into courses.
+
+    Args:
+        splits: the splits of all folds.
+        drawn: for each split, the length of the permutation that is drawn before its shuffles; 0:
+            none.
+        seed: seed of the random stream of each course.
+    """
+    # Shuffles depend on the length of the earlier permutation, and on the number of train rows
     folds_by_lengths: dict[tuple[int, int], list[int]] = {}
     for fold, (split, drawn_length) in enumerate(zip(splits, drawn, strict=True)):
         lengths = (drawn_length, len(split.train))
         folds_by_lengths.setdefault(lengths, []).append(fold)
 
-    # Start the random stream of each course behind the earlier draw
+    # Make the courses, each with its own random stream
     courses = []
-    for (drawn_length, _), members in folds_by_lengths.items():
+    for (drawn_length, _), folds in folds_by_lengths.items():
         shuffles = np.random.RandomState(seed)
         if drawn_length:
-            shuffles.permutation(drawn_length)
-        train_rows = torch.from_numpy(np.stack([splits[fold].train for fold in members]))
-        courses.append(_Course(shuffles, np.array(members), train_rows, torch.zeros(())))
+            shuffles.permutation(drawn_length)  # only advances the stream, as in the toolkit
+        train_rows = torch.from_numpy(np.stack([splits[fold].train for fold in folds]))
+        courses.append(_Course(shuffles, np.array(folds), train_rows, updates=torch.zeros(())))
     return courses
 
 

@@ -39,25 +39,28 @@ def cap_memory() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-def render_turn(question: dict[str, Any], render: Any, needs: str = "") -> str:
-    """Return the user's turn, rendered with an additional system turn or tool if ``needs`` is one.
+def render_turn(question: dict[str, Any], render: Any, addition: str = "") -> str:
+    """Render a text as the user's turn, up to the beginning of the model's answer.
 
     Args:
-        question: ``template``, ``text`` of the turn, and ``special`` tokens.
+        question: ``template``; ``text`` of the turn; ``special``, name → special token.
         render: transformers' ``render_jinja_template``.
-        needs: ``SYSTEM_TURN``, ``TOOLS`` or an empty text.
+        addition: what the conversation has beside the turn: ``SYSTEM_TURN`` or ``TOOLS``; empty:
+            nothing.
+
+    Raises any exception of the template, which is untrusted.
     """
     messages = [{"role": "user", "content": question["text"]}]
-    if needs == SYSTEM_TURN:
+    if addition == SYSTEM_TURN:
         messages.insert(0, {"role": "system", "content": "Answer."})
-    rendered = render(
+    texts, _ = render(
         [messages],
         chat_template=question["template"],
         add_generation_prompt=True,
-        tools=[TOOL] if needs == TOOLS else None,
+        tools=[TOOL] if addition == TOOLS else None,
         **question["special"],
     )
-    return str(rendered[0][0])
+    return str(texts[0])
 
 
 def find_need(question: dict[str, Any], render: Any) -> str | None:
@@ -65,12 +68,12 @@ def find_need(question: dict[str, Any], render: Any) -> str | None:
 
     The additions are ``SYSTEM_TURN`` and ``TOOLS``.
     """
-    for needs in (SYSTEM_TURN, TOOLS):
+    for addition in (SYSTEM_TURN, TOOLS):
         try:
-            render_turn(question, render, needs)
+            render_turn(question, render, addition)
         except Exception:  # noqa: BLE001, S112 - an untrusted program may raise anything
             continue
-        return needs
+        return addition
     return None
 
 

@@ -20,7 +20,7 @@ from sts_dino.hub.client.plan import MEASURED
 from sts_dino.hub.client.publish import is_later
 from sts_dino.hub.contract import run_dir
 from sts_dino.hub.contract.measured import DROPPED_ROWS_PROVENANCE
-from sts_dino.hub.contract.published_paths import hide_folders, store_input_places
+from sts_dino.hub.contract.published_paths import hide_folders, store_input_paths
 from sts_dino.hub.contract.recipe import DatasetRecipe
 from sts_dino.hub.contract.recipe_file import (
     compute_fingerprint,
@@ -73,7 +73,7 @@ def append_rows(
         base = require_appendable(recipe, directory)
         new_manifest = generate(recipe, new_directory, command, start, base)
         merged = add_new_rows(base, new_directory, new_manifest, recipe)
-        store_input_places(directory, recipe.collect_local_paths())
+        store_input_paths(directory, recipe.collect_local_paths())
     shutil.rmtree(new_directory, ignore_errors=True)
     for suffix in NOTE_SUFFIXES:
         new_directory.with_name(new_directory.name + suffix).unlink(missing_ok=True)
@@ -209,37 +209,42 @@ def rename_new_file(path: str, version: str) -> str:
 
 
 def merge_manifests(base: Manifest, new: Manifest) -> Manifest:
-    """Return the manifest of the next version, with the files, counts and history of both runs.
+    """Return the manifest of the next version, with files, counts, contents and history of both.
 
-    Recipe and provenance are the new run's.
+    Recipe, inputs and the rest of the provenance are the new run's.
 
     Args:
         base: the manifest of the dataset.
         new: the manifest of the run of the new rows.
     """
     version = new.version
-    files = []
+    new_files = []
     for file in new.files:
-        files.append(dataclasses.replace(file, path=rename_new_file(file.path, version)))
+        new_files.append(dataclasses.replace(file, path=rename_new_file(file.path, version)))
 
     # counts add up, except lists of files and the skipped rows of the source
     counts = _add_counts(base.counts, new.counts)
-    empty = list(base.counts.get("empty_shards", ()))
-    empty += [rename_new_file(path, version) for path in new.counts.get("empty_shards", ())]
-    if empty:
-        counts["empty_shards"] = empty
+    empty_shards = list(base.counts.get("empty_shards", ()))
+    empty_shards += [rename_new_file(path, version) for path in new.counts.get("empty_shards", ())]
+    if empty_shards:
+        counts["empty_shards"] = empty_shards
     if "sources_skipped" in new.counts:  # the new run has read the source from its beginning
         counts["sources_skipped"] = new.counts["sources_skipped"]
 
-    history = base.provenance.get(HISTORY_KEY, [_make_history_entry(base)])
+    # a digest of the source's sentences for each version; that of the first has the plain name
     contents = dict(base.contents)
     for name, digest in new.contents.items():
         contents[f"{name} of v{version}"] = digest
-    return new.model_copy(update={"files": base.files}).with_files(
-        files,
-        counts=counts,
-        provenance={**new.provenance, HISTORY_KEY: [*history, _make_history_entry(new)]},
-        contents=contents,
+
+    # a base that nothing was appended to has no history yet
+    history = base.provenance.get(HISTORY_KEY, [_make_history_entry(base)])
+    return new.model_copy(
+        update={
+            "files": base.with_files(new_files).files,
+            "counts": counts,
+            "provenance": {**new.provenance, HISTORY_KEY: [*history, _make_history_entry(new)]},
+            "contents": contents,
+        }
     )
 
 

@@ -440,7 +440,15 @@ def _collect_base_texts(run: DatasetRun, shots: int | None) -> SeenTexts:
 
 
 def _open_duplicate_file(run: DatasetRun, shots: int | None, blocks: int) -> Parts:
-    """Open the file of rejected rows that follows the files of all shards of a shot count."""
+    """Open the file of rejected rows that gets the duplicate texts of a shot count.
+
+    Every shard has a file of rejected rows, numbered from 0. This file has the next number.
+
+    Args:
+        run: the run.
+        shots: the shot count; None: the prompts have no examples.
+        blocks: number of blocks of source sentences; each variant has a shard for each block.
+    """
     config = format_config_name("rejected", shots)
     shard_count = blocks * len(tasks.group_variants(run.recipe)[shots])
     return Parts(

@@ -24,7 +24,7 @@ from sts_dino.generation.pipeline.tasks import Executor, ExecutorSpec, StartExec
 from sts_dino.generation.pipeline.worker import choose_text_length, start_local_executor
 from sts_dino.generation.rows.selection import find_selector, list_selector_files
 from sts_dino.hub.contract import run_dir
-from sts_dino.hub.contract.published_paths import describe_clone, hide_folders, store_input_places
+from sts_dino.hub.contract.published_paths import describe_clone, hide_folders, store_input_paths
 from sts_dino.hub.contract.recipe import DatasetRecipe, LanguageModel
 from sts_dino.hub.contract.recipe_file import begin_run
 from sts_dino.hub.contract.run_dir import Manifest
@@ -68,7 +68,7 @@ def generate(
     else:
         inputs |= run_dir.get_base_inputs(run_dir.read_manifest(directory))
     manifest = begin_run(directory, recipe, inputs, get_versions(recipe))
-    store_input_places(directory, recipe.collect_local_paths())
+    store_input_paths(directory, recipe.collect_local_paths())
     scratch = Scratch(directory, compute_run_key(manifest.fingerprint, manifest.versions))
     if manifest.complete:
         scratch.clear()  # an earlier start may have been killed just before it did this

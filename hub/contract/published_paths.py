@@ -182,7 +182,7 @@ def _get_note_path(directory: Path) -> Path:
     return directory.with_name(f"{directory.name}.places.json")
 
 
-def store_input_places(directory: Path, paths: Mapping[str, str]) -> None:
+def store_input_paths(directory: Path, paths: Mapping[str, str]) -> None:
     """Write the full paths of inputs that the run names by their last name alone.
 
     The note lies beside the run directory; without such inputs it is removed. ``paths``: recipe key
@@ -198,15 +198,18 @@ def store_input_places(directory: Path, paths: Mapping[str, str]) -> None:
         note.unlink(missing_ok=True)
 
 
-def read_input_places(directory: Path) -> list[str]:
-    """Return ``KEY=PATH`` settings that put the noted paths back into a run's recipe.
+def read_path_settings(directory: Path) -> list[str]:
+    """Return ``KEY=PATH`` settings that put the full paths of inputs back into a run's recipe.
 
-    The list is empty when the note is missing or is not JSON.
+    ``store_input_paths`` wrote them beside ``directory``. The list is empty when that file is
+    missing or is no JSON object. Raises InputError for a pipe, a socket or a device.
     """
     try:
         text = require_regular_file(_get_note_path(directory)).read_text(encoding="utf-8")
         paths = json.loads(text)
     except (FileNotFoundError, ValueError):
+        return []
+    if not isinstance(paths, dict):
         return []
     return [f"{key}={json.dumps(path)}" for key, path in paths.items()]
 

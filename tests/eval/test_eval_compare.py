@@ -6,10 +6,12 @@ import csv
 import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 
 import matplotlib.image
 import numpy as np
+import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
 from planted_evaluations import SETTINGS, evaluation, measured, planted
@@ -22,7 +24,12 @@ from sts_dino.eval.compare.seeds import (
     find_split,
     resample_seeds,
 )
-from sts_dino.eval.compare.tables import escape_csv_cell, format_text, make_result_tables
+from sts_dino.eval.compare.tables import (
+    escape_csv_cell,
+    format_text,
+    format_verdicts_csv,
+    make_result_tables,
+)
 from sts_dino.eval.runs.records import read_evaluation
 from sts_dino.eval.statistics.paired import Measurement
 from sts_dino.hub.contract.measured import VariantPlan
@@ -199,6 +206,8 @@ def test_scores_without_rows_are_not_tested_and_say_so(places, tmp_path):
     ]
     shown = "\n".join(format_text(sheet) for sheet in make_result_tables(found))
     assert "not tested: the scored rows of one were not kept" in shown
+    header = format_verdicts_csv(found)
+    assert pd.read_csv(StringIO(header)).columns[-2:].tolist() == ["verdict", "limit"], header
 
 
 def test_markdown_renders_the_hostile_name_as_text(written):

@@ -243,6 +243,7 @@ def test_another_encoder_is_tested_on_the_same_rows_and_few_are_called_few(tmp_p
         "needs very roughly " in power
         and power.endswith(" judged pairs to be significant (80 % power); there are 12")
         and "on your 12 queries" in of_search
+        and of_search.endswith("keep that one until more queries decide")
     )
     alone = outcome_of(scoring, "--model", f"{here}:words", *options[:4], "--out", tmp_path / "b")
     assert alone.printed.splitlines()[-1].startswith("12 pairs are few: the interval reaches ")

@@ -12,7 +12,7 @@ from sts_dino.generation.pipeline.directory import append_line
 from sts_dino.generation.pipeline.source_sentences import Scratch
 from sts_dino.generation.pipeline.tasks import TaskResult
 from sts_dino.hub.contract import run_dir
-from sts_dino.hub.contract.published_paths import read_input_places
+from sts_dino.hub.contract.published_paths import read_path_settings
 from sts_dino.hub.contract.recipe_file import read_yaml
 from sts_dino.hub.contract.results import read_json
 from sts_dino.hub.contract.run_dir import Manifest
@@ -99,7 +99,7 @@ def test_a_folder_that_others_filled_is_there_with_its_files(lost, tmp_path):
             lambda path: read_json(Manifest, path, "not results", "make them again"),
         ),
         ("recipe.yaml", read_yaml),
-        ("run.places.json", lambda path: read_input_places(path.with_name("run"))),
+        ("run.places.json", lambda path: read_path_settings(path.with_name("run"))),
         ("run.scratch/notes.json", lambda path: Scratch(path.parents[1] / "run", "key")),
         ("journal.jsonl", lambda path: append_line(path, TaskResult(key="a"))),
         ("input.tsv", hash_file),
@@ -111,6 +111,12 @@ def test_a_pipe_in_a_files_place_is_refused_before_it_is_waited_for(tmp_path, na
     os.mkfifo(path)
     with pytest.raises(InputError, match=f"{name}: is a pipe, a socket or a device"):
         read(path)
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "{"])
+def test_a_damaged_note_of_paths_counts_as_missing(tmp_path, text):
+    (tmp_path / "run.places.json").write_text(text, encoding="utf-8")
+    assert read_path_settings(tmp_path / "run") == []
 
 
 @pytest.mark.parametrize("ending", UNFINISHED_SUFFIXES)

@@ -56,6 +56,7 @@ def run(*words):
         ("Straße 5.csv", "strasse-5"),
         ("Łódź.txt", "lodz"),
         ("日本.txt", "corpus"),
+        ("org/Wiki-1.5@v1.0", "wiki-1-5"),
     ],
 )
 def test_a_name_keeps_its_letters_without_their_accents(corpus, stem):

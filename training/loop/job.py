@@ -492,12 +492,14 @@ def _choose_by_score(values: dict[str, Any], where: str) -> None:
 
 
 def _make_arguments(values: dict[str, Any], where: str) -> SentenceTransformerTrainingArguments:
-    """Make the trainer's arguments from ``values``, and try their optimiser and schedule.
+    """Make the trainer's arguments from ``values``; with several processes, join their group.
 
     Two things differ from upstream. A process uses one GPU, where upstream would split its batch
     over all GPUs. Several processes do not have to drop an incomplete last batch, because
-    ``SharedBatches`` divides it. With several processes, joins their group. Raises InputError
-    naming ``where``.
+    ``SharedBatches`` divides it.
+
+    Raises InputError, naming ``where``, for values that the trainer, the optimiser or the schedule
+    refuses; naming WORLD_SIZE when another number of processes joined the group.
     """
     import torch
     from sentence_transformers import SentenceTransformerTrainingArguments
@@ -523,7 +525,7 @@ def _make_arguments(values: dict[str, Any], where: str) -> SentenceTransformerTr
     arguments.dataloader_drop_last = drop_last
     arguments._n_gpu = min(arguments.n_gpu, 1)
 
-    # Make optimiser and schedule for one weight: a missing option shows before training starts.
+    # Try the optimiser on one weight: a missing option shows before training starts.
     model: Any = torch.nn.Linear(1, 1)
     try:
         optimizer_class, settings = Trainer.get_optimizer_cls_and_kwargs(arguments, model)
@@ -531,11 +533,13 @@ def _make_arguments(values: dict[str, Any], where: str) -> SentenceTransformerTr
     except (ImportError, TypeError, ValueError) as error:
         name = _get_plain(arguments.optim)
         raise InputError(f"{where}.optim", f"{name}: {get_first_line(error)}") from error
+
+    # Try the schedule: no warm-up, one step.
     schedule: Any = _get_plain(arguments.lr_scheduler_type)
-    options: Any = arguments.lr_scheduler_kwargs  # a dict by now
+    options: Any = arguments.lr_scheduler_kwargs  # None, or the parsed dict
     try:
         get_scheduler(schedule, optimizer, 0, 1, options)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, ArithmeticError) as error:
         raise InputError(
             f"{where}.lr_scheduler_type",
             f"{schedule}: {error}",

@@ -241,10 +241,11 @@ class DeclutrLoss(nn.Module):
         return {"contrastive": self.contrastive_weight * nt_xent, "mlm": mlm}
 
     def _compute_masked_loss(self, states: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean cross-entropy of the masked tokens, of all processes; 0 without any.
+        """Return the mean cross-entropy of this process's masked tokens, a scalar; 0 without any.
 
-        ``states``: (B, tokens, H), ``targets``: (B, tokens). Logits of other tokens are not
-        computed.
+        With ``gather_across_devices`` the value is scaled: its mean over processes is the mean over
+        the masked tokens of all processes. ``states``: (B, tokens, H), ``targets``: (B, tokens).
+        Logits of other tokens are not computed.
         """
         is_masked = targets != NOT_MASKED
         logits = self.head(states[is_masked])
