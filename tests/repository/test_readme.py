@@ -155,6 +155,16 @@ def test_its_domains_are_those_of_the_experiment():
     assert f"| {' | '.join(cells)} |" in table
 
 
+def test_the_taught_start_has_the_figures_of_its_results():
+    page = (ROOT / "docs/teacher.md").read_text(encoding="utf-8")
+    seven = kept("minilm_taught.json")["averages"][0]
+    assert seven["name"] == "auto-nli-sts" and f"{seven['score']:.1f}, MiniLM" in page
+    result = kept("domains_start.json")
+    for row in ("taught start", "taught start, teacher, base and pairs"):
+        gain = Estimate.model_validate(result["over_first"][row])
+        assert f"{gain.score:.2f} [{gain.low:.2f}, {gain.high:.2f}]" in page, row
+
+
 def ran(folder: Path, *command: str) -> str:
     """What a command prints in a fresh folder, offline, with this Python's commands first."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
