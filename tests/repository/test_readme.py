@@ -163,6 +163,9 @@ def test_the_taught_start_has_the_figures_of_its_results():
     for row in ("taught start", "taught start, teacher, base and pairs"):
         gain = Estimate.model_validate(result["over_first"][row])
         assert f"{gain.score:.2f} [{gain.low:.2f}, {gain.high:.2f}]" in page, row
+    seeds = kept("domains_seeds.json")
+    gain = Estimate.model_validate(seeds["over_first"]["teacher, base and pairs"])
+    assert f"{gain.score:.2f} [{gain.low:.2f}, {gain.high:.2f}]" in page and seeds["seeds"] == 3
 
 
 def ran(folder: Path, *command: str) -> str:
