@@ -179,11 +179,12 @@ def resolve_model_licence(place: str, licence: str, card: Path | None) -> Licenc
     if not licence and len(card_licences) == 1:
         return card_licences[0]
     chosen = require_licence(place, licence)
+    file = "README.md" if card is not None and card.is_file() else RECIPE
     for card_licence in card_licences:
         if not chosen.covers(card_licence):
             raise InputError(
                 place,
-                f"is {chosen.id!r}, and the model's README.md or recipe says {card_licence.id!r}",
+                f"is {chosen.id!r}, and the model's {file} says {card_licence.id!r}",
                 hint=f"name {card_licence.id}, or take another model",
             )
     return chosen

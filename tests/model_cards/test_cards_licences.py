@@ -226,7 +226,7 @@ def test_an_encoder_of_ours_without_a_card_has_the_licence_of_its_recipe(tmp_pat
     card = tmp_path / "README.md"
     recipe.write_text("kind: model\nlicense: gemma\n")
     assert resolve_model_licence("--encoder-license", "", card).id == "gemma"
-    with pytest.raises(InputError, match=r"is 'mit', and .* recipe says 'gemma'; name gemma"):
+    with pytest.raises(InputError, match=r"is 'mit', and .* recipe.yaml says 'gemma'; name gemma"):
         resolve_model_licence("--encoder-license", "mit", card)
     for damaged in ("- license", "license: [", "", "license: 5"):
         recipe.write_text(damaged)
