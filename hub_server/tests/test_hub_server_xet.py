@@ -201,7 +201,7 @@ def test_a_xorb_and_a_shard_unpack_to_a_bounded_number_of_bytes(local_hub, repo)
     assert space.post("shards", shard((sha(b"x"), [term] * 1_000))) == 413  # 67 GB
     files = [(sha(bytes([number])), [term] * 700) for number in range(200)]  # 9 TB
     assert space.post("shards", shard(*files)) == 413
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 60  # to unpack them would take hours
     assert not list((local_hub.root / "tmp").iterdir())
 
 
