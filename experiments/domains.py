@@ -27,7 +27,7 @@ from sts_dino.hub.contract.measured import Estimate, write_json
 from sts_dino.hub.contract.recipe import TAUGHT_PAIRS, ModelRecipe, Positive, Strict
 from sts_dino.hub.contract.recipe_file import load_recipe, read_yaml
 from sts_dino.hub.contract.results import Frozen
-from sts_dino.hub.contract.run_dir import ARTIFACTS, lock_run, require_complete
+from sts_dino.hub.contract.run_dir import ARTIFACTS, MANIFEST, RECIPE, lock_run, require_complete
 from sts_dino.hub.durable import hash_file, write_text
 from sts_dino.hub.errors import InputError, suggest_choice
 from sts_dino.release.options import format_settings
@@ -183,11 +183,7 @@ def main(
     if sentences is not None:
         plan = plan.model_copy(update={"sentences": sentences, "taught_sentences": sentences})
     names = choose_names("DOMAIN", names or list(plan.choice), [*SUBSETS, *LANGUAGES])
-    available = [row.name for row in plan.rows if start is not None or not row.from_start]
-    chosen = choose_names("--row", rows, available)
-    plan_rows = [row for row in plan.rows if row.name in chosen]
-    if start is not None:
-        require_complete(start)
+    plan_rows = choose_rows(plan, rows, start)
     maker = DomainMaker(plan, Steps(folder), lm, teacher, settings, start)
     evaluations: dict[str, dict[str, list[Path]]] = {row.name: {} for row in plan_rows}
     with lock_run(folder):
@@ -228,6 +224,26 @@ def choose_names(option: str, requested: list[str] | None, known: Sequence[str])
                 option, f"unknown: {name}", allowed=list(known), hint=suggest_choice(name, known)
             )
     return requested or list(known)
+
+
+def choose_rows(plan: DomainPlan, requested: list[str] | None, start: Path | None) -> list[Row]:
+    """Return the requested rows in the plan's order; none requested: all that can be made.
+
+    Raises InputError for an unknown row, for one that needs ``--start`` without it, and for a
+    ``--start`` that is no finished run.
+    """
+    if start is not None:
+        require_complete(start)
+    chosen = choose_names("--row", requested, [row.name for row in plan.rows])
+    rows = []
+    for row in plan.rows:
+        can_be_made = start is not None or not row.from_start
+        if row.name in chosen and can_be_made:
+            rows.append(row)
+        elif row.name in chosen and requested:
+            hint = f"the row {row.name!r} trains an encoder further: give its run directory"
+            raise InputError("--start", "is missing", hint=hint)
+    return rows
 
 
 def extract_domain(name: str, data: Path, folder: Path, plan: DomainPlan) -> Domain:
@@ -319,19 +335,27 @@ class DomainMaker:
             return [self._score(row, domain, self.teacher, self.teacher)]
         if row.datasets:
             return [self._train(row, domain, seed) for seed in range(1, seeds + 1)]
-        base = self._find_base(row)
-        return [self._score(row, domain, base, base)]
+        return [self._score(row, domain, self._find_base(row), self._get_base_key(row))]
 
     def _find_base(self, row: Row) -> str:
         """Return the location of the encoder before training."""
         return load_recipe(self.plan.student, ModelRecipe, self._list_settings(row)).base.location
+
+    def _get_base_key(self, row: Row) -> str:
+        """Return the base's part of the keys of steps: its location, of ``--start`` its hash.
+
+        A start that was trained again in the same folder is another encoder.
+        """
+        if row.from_start and self.start is not None:
+            return hash_file(self.start / MANIFEST)
+        return self._find_base(row)
 
     def _list_settings(self, row: Row) -> list[str]:
         """Return the settings of the encoder's recipe that are the same in all domains."""
         settings = list(self.settings)
         if row.from_start:
             assert self.start is not None
-            start = load_recipe(self.start / "recipe.yaml", ModelRecipe)
+            start = load_recipe(self.start / RECIPE, ModelRecipe)
             base = {
                 "path": str(self.start),
                 "license": start.license,
@@ -348,6 +372,7 @@ class DomainMaker:
         settings = [f"seed={seed}", f"datasets={json.dumps(sections)}", *row.settings]
         settings += ["control=null", "evaluation=[]", *self._list_settings(row)]
         inputs = [hash_file(Path(path)) for path in places.values() if Path(path).is_file()]
+        inputs.append(self._get_base_key(row))
         key = hash_parts(settings, inputs, self.plan.student.read_text(encoding="utf-8"))
         encoder = self.steps.folder / "encoders" / key
         command = ["train", str(self.plan.student), *format_settings(settings)]
@@ -370,8 +395,7 @@ class DomainMaker:
             places |= {"pairs": str(pairs), "config": get_finished_config(pairs)}
         for name, (is_generated, has_base) in files.items():
             source = places["pairs"] if is_generated else None
-            base = self._find_base(row) if has_base else None
-            places[name.strip("{}")] = self._run_teacher(domain, source, base)
+            places[name.strip("{}")] = self._run_teacher(row, domain, source, has_base)
         return places
 
     def _generate(self, domain: Domain) -> Path:
@@ -387,23 +411,24 @@ class DomainMaker:
         self.steps.run_once("dataset", key, command, domain.name, run / "manifest.json")
         return run
 
-    def _run_teacher(self, domain: Domain, pairs: str | None, base: str | None) -> str:
+    def _run_teacher(self, row: Row, domain: Domain, pairs: str | None, has_base: bool) -> str:
         """Return the file of pairs that the teacher scored; missing steps run.
 
         Args:
+            row: the row, whose base is trained.
             domain: the domain.
             pairs: the run directory of the generated pairs; None: the sentences alone.
-            base: the encoder that is trained, whose cosines are averaged with the teacher's; None:
-                the teacher's cosines alone.
+            has_base: whether the scores are means with the cosines of the base.
         """
-        key = hash_parts(self.teacher, base, pairs, hash_file(domain.taught_sentences))
+        base_key = self._get_base_key(row) if has_base else None
+        key = hash_parts(self.teacher, base_key, pairs, hash_file(domain.taught_sentences))
         out = self.steps.folder / "taught" / f"{domain.name}-{key}"
         source = pairs or str(domain.taught_sentences)
         command = ["teach", source, "--teacher", self.teacher, "--out", str(out)]
         if pairs is not None:
             command += ["--sentences", str(domain.taught_sentences)]
-        if base is not None:
-            command += ["--base", base]
+        if has_base:
+            command += ["--base", self._find_base(row)]
         file = out / TAUGHT_PAIRS
         self.steps.run_once("taught", key, command, f"{domain.name}, teacher", file)
         return str(file)

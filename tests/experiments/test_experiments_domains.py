@@ -1,6 +1,7 @@
 """The experiment on domains: its files, its plan, and a whole tiny run."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -138,8 +139,23 @@ def test_a_tiny_run_compares_its_rows_and_runs_each_step_once(data, tmp_path):
     assert bases == sorted([start.name, "student", "student"])
     facts = [path.read_text("utf-8") for path in (tmp_path / "steps/taught").glob("*/teach.json")]
     assert any(f'"requested": "{folders[1]}"' in text and start.name in text for text in facts)
-    with pytest.raises(InputError, match="unknown: taught start"):
+    with pytest.raises(InputError, match=r"--start: is missing; .*'taught start' .*run directory"):
         domains.main(**{**arguments, "rows": further_rows})
+
+    # a start that was trained again in the same folder runs its rows again
+    before = set((tmp_path / "steps/steps").iterdir())
+    other = next(
+        path.parent
+        for path in (tmp_path / "steps/encoders").glob("*/manifest.json")
+        if path.read_bytes() != (start / "manifest.json").read_bytes()
+    )
+    shutil.rmtree(start)
+    shutil.copytree(other, start)
+    domains.main(**{**arguments, "rows": further_rows, "start": start, "seeds": 1})
+    added = {
+        path.name.partition("-")[0] for path in set((tmp_path / "steps/steps").iterdir()) - before
+    }
+    assert added == {"taught", "encoder", "scores"}
 
     # fewer sentences than the plan's
     few = {"sentences": 30, "rows": ["as published"], "out": None}
