@@ -19,8 +19,7 @@ import typer
 from sts_dino.experiments.demo import Chain, format_report, start_hub
 from sts_dino.hub import cli
 from sts_dino.hub.contract.packaged import ENCODERS, GENERATORS
-from sts_dino.hub.contract.recipe import TAUGHT_PAIRS as TAUGHT_FILE
-from sts_dino.hub.contract.recipe import DatasetRecipe, ModelRecipe
+from sts_dino.hub.contract.recipe import TAUGHT_PAIRS, DatasetRecipe, ModelRecipe
 from sts_dino.hub.contract.recipe_file import load_recipe
 from sts_dino.hub.contract.run_dir import ARTIFACTS
 from sts_dino.hub.errors import InputError
@@ -39,7 +38,6 @@ BASE = "all-minilm-l6-v2"
 TEACHER = "embeddinggemma-300m"
 NEEDED = (GENERATORS["qwen2.5-coder-1.5b-instruct"], ENCODERS[BASE])
 SENTENCES = Path("assets/source-sentences/wikipedia.txt")  # that the teacher scores, too
-TAUGHT_PAIRS = 19_200  # 400 steps of 48
 
 app = cli.make_app(__doc__)
 
@@ -109,12 +107,11 @@ def main(
 
 def require_models(taught: bool) -> None:
     """Raise InputError when a model is missing. ``taught``: the teacher is needed, too."""
-    for model in NEEDED:
+    needed = [*NEEDED, ENCODERS[TEACHER]] if taught else NEEDED
+    for model in needed:
         if not model.is_here:
-            raise InputError(model.folder, "is missing", hint="make lm downloads it")
-    teacher = ENCODERS[TEACHER]
-    if taught and not teacher.is_here:
-        raise InputError(teacher.folder, "is missing", hint=f"make lm NAME={TEACHER} downloads it")
+            hint = f"make lm NAME={model.name} downloads it"
+            raise InputError(model.folder, "is missing", hint=hint)
 
 
 def generate_and_measure(
@@ -159,12 +156,16 @@ def release_encoder(chain: Chain, name: str, limit: int | None, *settings: str) 
 
 def release_taught_encoder(chain: Chain, limit: int | None) -> None:
     """Score pairs of the dataset's texts by the teacher, train an encoder on them, publish it."""
+    # Each step of the recipe reads new pairs
+    recipe = load_recipe(RECIPES / f"{TAUGHT_ENCODER}.yaml", ModelRecipe)
+    count = recipe.batch_size * int(recipe.arguments["max_steps"])
+
     dataset = chain.artifacts / "datasets" / DATASET
-    pairs = find_taught_folder(dataset)
-    arguments = [str(dataset), "--teacher", TEACHER, "--base", BASE, "--out", str(pairs)]
-    arguments += ["--sentences", str(SENTENCES), "--pairs", str(TAUGHT_PAIRS)]
+    folder = find_taught_folder(dataset)
+    arguments = [str(dataset), "--teacher", TEACHER, "--base", BASE, "--out", str(folder)]
+    arguments += ["--sentences", str(SENTENCES), "--pairs", str(count)]
     chain.run_stage("pairs of the teacher", "teach", *arguments)
-    release_encoder(chain, TAUGHT_ENCODER, limit, f"datasets.0.path={pairs / TAUGHT_FILE}")
+    release_encoder(chain, TAUGHT_ENCODER, limit, f"datasets.0.path={folder / TAUGHT_PAIRS}")
 
 
 def get_source_limit() -> int:
