@@ -29,6 +29,7 @@ from pydantic import TypeAdapter
 
 from sts_dino.hub.contract.published_paths import name_origin
 from sts_dino.hub.contract.recipe import DatasetRecipe, ModelRecipe
+from sts_dino.hub.contract.recipe_file import read_yaml
 from sts_dino.hub.contract.results import Frozen
 from sts_dino.hub.contract.run_dir import RECIPE
 from sts_dino.hub.errors import InputError, suggest_choice
@@ -242,13 +243,12 @@ def read_card_licences(card: Path | None) -> list[Licence]:
     from huggingface_hub.repocard import metadata_load
 
     metadata: dict[str, object] = {}
-    # front matter that cannot be read names no licence
-    with suppress(OSError, ValueError, yaml.YAMLError):
+    # a card or a recipe that cannot be read names no licence
+    with suppress(InputError, OSError, ValueError, yaml.YAMLError):
         if card is not None and card.is_file():
             metadata = metadata_load(card) or {}
         elif card is not None:
-            recipe = yaml.safe_load(card.with_name(RECIPE).read_text(encoding="utf-8"))
-            metadata = recipe if isinstance(recipe, dict) else {}
+            metadata = read_yaml(card.with_name(RECIPE))
     licence_names = metadata.get("license")
     if str(licence_names).strip().lower() in ("other", "['other']"):
         licence_names = metadata.get("license_name")
