@@ -247,7 +247,7 @@ def read_card_licences(card: Path | None) -> list[Licence]:
     with suppress(InputError, OSError, ValueError, yaml.YAMLError):
         if card is not None and card.is_file():
             metadata = metadata_load(card) or {}
-        elif card is not None:
+        elif card is not None and card.with_name(RECIPE).is_file():
             metadata = read_yaml(card.with_name(RECIPE))
     licence_names = metadata.get("license")
     if str(licence_names).strip().lower() in ("other", "['other']"):
