@@ -1,19 +1,25 @@
 """Search pairs measured on a judged collection.
 
-Generated queries stand beside baselines without a language model.
+Generated queries stand beside baselines without a language model, and beside a teacher: an encoder
+whose similarities of queries and passages are learned.
 """
 
 import json
 import logging
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from random import Random
 from typing import Annotated
 
+import numpy as np
 import typer
 
+from sts_dino.eval.encoders.embeddings import Embeddings
+from sts_dino.eval.encoders.load import Encoder, load_encoder
+from sts_dino.experiments.domains import choose_names
 from sts_dino.experiments.speed.trials import format_table
 from sts_dino.experiments.steps import Steps, hash_parts
 from sts_dino.experiments.variants import read_finished_rows
@@ -26,7 +32,10 @@ from sts_dino.hub.contract.run_dir import ARTIFACTS, lock_run, require_complete
 from sts_dino.hub.contract.schema import ROW_SCHEMAS, get_base_config
 from sts_dino.hub.contract.shards import read_shard
 from sts_dino.hub.durable import write_text
+from sts_dino.hub.errors import InputError
 from sts_dino.release.options import format_settings
+from sts_dino.teach import Vectors, compute_unit_vectors, join_vectors
+from sts_dino.teacher import load_teacher
 
 logger = logging.getLogger(__name__)
 
@@ -34,11 +43,45 @@ DATASET_RECIPE = Path("recipes/search/search-cranfield.yaml")
 ENCODER_RECIPE = Path("recipes/search/minilm-search.yaml")
 MIN_WORDS = 30  # of a document that becomes a passage
 MAX_WORDS = 90  # of a passage
+SEED = 42  # of everything random but the trainings
 ROUND_TRIP_HITS = 10  # round-trip filter: the passage is among so many hits of its query
 SENTENCE_END = re.compile(r"(?<=[.?!])\s+")
-LOSS_SETTINGS = {"loss": "MultipleNegativesRankingLoss", "license": "unlicensed"}
-COLUMNS = ["anchor", "positive", "negative"]
+CANDIDATES = 20  # passages of each query that the teacher scores
+NEAREST = 10  # of them: the query's own passage and the nearest ones; the others are random
+COLUMNS = {  # example type → columns of its rows
+    "pair": ("anchor", "positive"),
+    "triplet": ("anchor", "positive", "negative"),
+    "sts": ("sentence1", "sentence2", "score"),
+}
+LOSSES = {
+    "pair": "MultipleNegativesRankingLoss",
+    "triplet": "MultipleNegativesRankingLoss",
+    "sts": "CorrelationLoss",
+}
+# of scored pairs, as `sts-dino adapt --teacher` proposes them
+TAUGHT_SETTINGS = (
+    "arguments.max_steps=150",
+    "arguments.save_steps=150",
+    "arguments.learning_rate=3e-5",
+    "arguments.batch_sampler=batch_sampler",
+    "batch_size=48",
+)
+PUBLISHED = "as published"
+TEACHER = "the teacher"
+CLOZE = "inverse cloze"
+PARAPHRASES = "queries and paraphrases"
+TAUGHT = {"queries, teacher": "queries", "inverse cloze, teacher": CLOZE}  # row → row of its pairs
+GENERATED_ROWS = (  # rows of the table that need generated queries
+    "queries",
+    "queries, round trip",
+    "hard-negative queries",
+    "shuffled passages",
+    PARAPHRASES,
+    "queries, teacher",
+)
+ROWS = (*GENERATED_ROWS, CLOZE, "inverse cloze, teacher", TEACHER)
 Texts = tuple[str, ...]
+Example = tuple[str | float, ...]  # texts, or two texts and their score
 
 
 def main(
@@ -50,6 +93,10 @@ def main(
     / "search",
     texts: Annotated[int, typer.Option("--texts", min=1, help="Number of passages")] = 700,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Trainings of each row")] = 3,
+    rows: Annotated[
+        list[str] | None, typer.Option("--row", metavar="NAME", help="Row [default: all]")
+    ] = None,
+    teacher: Annotated[str, typer.Option(help="Teacher encoder")] = "embeddinggemma-300m",
     mixed: Annotated[
         Path | None, typer.Option("--sts", metavar="RUN_DIR", help="Scored pairs for one more row")
     ] = None,
@@ -60,33 +107,140 @@ def main(
     ``--set`` applies to the dataset recipe; files (@FILE) also to the encoder's. Finished steps are
     kept.
 
-    Example:
+    Examples:
 
       sts-dino experiment search DIR --set @assets/offline.yaml --out results.json
+
+      sts-dino experiment search DIR --row "inverse cloze, teacher" --row "the teacher" \\
+        --seeds 1 --set @assets/offline.yaml --out taught.json
     """
-    steps = Steps(folder)
-    files = [setting for setting in settings if setting.startswith("@")]
+    names = choose_rows(rows, mixed)
+    search = Search(Steps(folder), collection, settings, teacher)
     with lock_run(folder):
-        passages = draw_passages(collection / "corpus.jsonl", texts)
-        run = generate_queries(steps, passages, texts, settings)
-        variants = build_variants(run, passages, load_recipe(ENCODER_RECIPE, ModelRecipe, files))
-        if mixed:
-            paraphrases = read_paraphrases(mixed)
-            variants["queries and paraphrases"] = [*variants["queries"], *paraphrases]
-        evaluations = dict[str, list[Path]]()
-        for name, rows in variants.items():
+        variants = search.make_rows(names, texts, mixed)
+        evaluations = {PUBLISHED: [search.score(search.base)]}
+        for name in names:
+            if name == TEACHER:
+                evaluations[name] = [search.score(teacher)]
+                continue
             evaluations[name] = [
-                train_and_score(steps, collection, rows, seed, files)
-                for seed in range(1, seeds + 1)
+                search.train_and_score(variants[name], seed) for seed in range(1, seeds + 1)
             ]
     result = compare_evaluations(evaluations)
     write_json(out, result)
     lines = []
     for name, scores in result.variants.items():
-        rows_count = len(variants.get(name, ()))
+        rows_count = len(variants[name]) if name in variants else ""
         lines.append([name, rows_count, scores.average, scores.over_simcse or ""])
-    columns = ["trained on", "rows", "nDCG@10", "over the download"]
+    columns = ["trained on", "rows", "nDCG@10", f"over {PUBLISHED}"]
     logger.info(format_table(columns, lines, names=1))
+
+
+def choose_rows(requested: list[str] | None, mixed: Path | None) -> list[str]:
+    """Return the requested rows of the table; none requested: all that can be made.
+
+    ``mixed``: the run directory of scored pairs, if any. Raises InputError for an unknown row, and
+    for the row that needs these pairs without them.
+    """
+    names = choose_names("--row", requested, ROWS)
+    if mixed is not None or PARAPHRASES not in names:
+        return names
+    if requested:
+        hint = f"the row {PARAPHRASES!r} reads the scored pairs of a finished run"
+        raise InputError("--sts", "is missing", hint=hint)
+    return [name for name in names if name != PARAPHRASES]
+
+
+class Search:
+    """Makes the rows of the table on one judged collection; each step runs once.
+
+    steps: the steps of the experiment.
+    collection: the folder of the judged collection.
+    settings: of the dataset recipe; files (@FILE) also of the encoder's.
+    teacher: the teacher, as the user named it.
+    """
+
+    def __init__(self, steps: Steps, collection: Path, settings: Sequence[str], teacher: str):
+        self.steps = steps
+        self.collection = collection
+        self.settings = list(settings)
+        self.teacher = teacher
+        self.files = [setting for setting in settings if setting.startswith("@")]
+        self.base = load_recipe(ENCODER_RECIPE, ModelRecipe, self.files).base.location
+
+    def make_rows(
+        self, names: Sequence[str], texts: int, mixed: Path | None
+    ) -> dict[str, Sequence[Example]]:
+        """Return row of the table → its training rows, for ``names`` and the rows they start from.
+
+        ``texts``: the number of passages. ``mixed``: see ``choose_rows``.
+        """
+        passages = draw_passages(self.collection / "corpus.jsonl", texts)
+        variants: dict[str, Sequence[Example]] = {CLOZE: draw_inverse_cloze(passages)}
+        if not set(names).isdisjoint(GENERATED_ROWS):
+            run = generate_queries(self.steps, passages, texts, self.settings)
+            variants |= build_variants(run, self.base)
+            if mixed is not None:
+                variants[PARAPHRASES] = [*variants["queries"], *read_paraphrases(mixed)]
+        for name, source in TAUGHT.items():
+            if name in names:
+                variants[name] = score_candidates(
+                    variants[source], self.teacher, self.base, self.steps.folder / "embeddings"
+                )
+        return variants
+
+    def train_and_score(self, rows: Sequence[Example], seed: int) -> Path:
+        """Train an encoder on rows and score it, each once; return the folder of the evaluation.
+
+        ``rows``: pairs, triplets, or pairs with a score. ``seed``: the training seed.
+        """
+        # the training rows as a file
+        example_type = find_example_type(rows[0])
+        own_settings = list(TAUGHT_SETTINGS) if example_type == "sts" else []
+        recipe = ENCODER_RECIPE.read_text(encoding="utf-8")
+        key = hash_parts(rows, seed, recipe, own_settings, self.files)
+        folder = self.steps.folder / "encoders" / key
+        lines = []
+        for row in rows:
+            fields = dict(zip(COLUMNS[example_type], row, strict=True))
+            lines.append(json.dumps(fields, ensure_ascii=False) + "\n")
+        path = folder / "rows.jsonl"
+        write_text(path, "".join(lines))
+
+        # the encoder
+        dataset = {
+            "path": str(path),
+            "example_type": example_type,
+            "config": "default",
+            "loss": LOSSES[example_type],
+            "license": "unlicensed",
+        }
+        settings = [f"seed={seed}", f"datasets={json.dumps([dataset])}", *own_settings]
+        encoder = folder / "encoder"
+        command = ["train", str(ENCODER_RECIPE), *format_settings([*settings, *self.files])]
+        self.steps.run_once("encoder", key, [*command, "--out", str(encoder)], "training", encoder)
+        # else `score` scores the base with every encoder
+        shutil.rmtree(encoder.with_name(f"{encoder.name}.base"), ignore_errors=True)
+        return self.score(str(encoder))
+
+    def score(self, encoder: str) -> Path:
+        """Score an encoder on the collection once; return the folder of the evaluation."""
+        key = hash_parts(encoder)
+        out = self.steps.folder / "evaluations" / key
+        command = ["score", encoder]
+        for name in ("queries.jsonl", "corpus.jsonl", "qrels.tsv"):
+            option = name.partition(".")[0]
+            command += [f"--{option}", str(self.collection / name)]
+        command += ["--no-cache", "--out", str(out)]
+        self.steps.run_once("scores", key, command, "scores", out / "results.json")
+        return out
+
+
+def find_example_type(row: Example) -> str:
+    """Return the example type of a training row."""
+    if isinstance(row[-1], float):
+        return "sts"
+    return "pair" if len(row) == len(COLUMNS["pair"]) else "triplet"
 
 
 def generate_queries(
@@ -115,26 +269,26 @@ def read_paraphrases(run: Path) -> list[Texts]:
 
 
 def compare_evaluations(evaluations: Mapping[str, Sequence[Path]]) -> VariantScores:
-    """Compare the evaluations of each row of the result with those of the downloaded encoder."""
-    from sts_dino.eval.compare.seeds import DEFAULT_RESAMPLES, compare_variants
-    from sts_dino.eval.runs.records import BASE_FOLDER
+    """Compare the evaluations of each row of the table with those of the published encoder.
 
-    variants: dict[str, Texts] = {"as downloaded": (str(evaluations["queries"][0] / BASE_FOLDER),)}
-    for name, folders in evaluations.items():
-        variants[name] = tuple(str(folder) for folder in folders)
-    baselines = [name for name in evaluations if name != "queries"]
+    Where generated queries are among the rows, they are also compared with each other row.
+    """
+    from sts_dino.eval.compare.seeds import DEFAULT_RESAMPLES, compare_variants
+
+    variants = {name: tuple(map(str, folders)) for name, folders in evaluations.items()}
+    others = [name for name in evaluations if name not in ("queries", PUBLISHED)]
     plan = VariantPlan(
         tasks=("queries.jsonl/ndcg@10",),
         split="test",
         samples=DEFAULT_RESAMPLES,
         variants=variants,
-        control="as downloaded",
-        differences=tuple(("queries", name) for name in baselines),
+        control=PUBLISHED,
+        differences=tuple(("queries", name) for name in others if "queries" in evaluations),
     )
     return compare_variants(plan)
 
 
-def draw_passages(corpus: Path, texts: int, seed: int = 42) -> list[str]:
+def draw_passages(corpus: Path, texts: int, seed: int = SEED) -> list[str]:
     """Return passages: the first ``MAX_WORDS`` words of documents drawn by a hash of seed and id.
 
     A document of fewer than ``MIN_WORDS`` words gives no passage. Apostrophes replace double
@@ -155,59 +309,112 @@ def draw_passages(corpus: Path, texts: int, seed: int = 42) -> list[str]:
     return list(dict.fromkeys(passage for _, passage in passages[:texts]))
 
 
-def build_variants(
-    run: Path, passages: Sequence[str], recipe: ModelRecipe
-) -> dict[str, list[Texts]]:
-    """Return name of a way to make queries → training rows.
+def draw_inverse_cloze(passages: Sequence[str]) -> list[Texts]:
+    """Return (first sentence, other sentences) of each passage that has several.
+
+    The first sentence is the query of the others: no language model is needed.
+    """
+    pairs = list[Texts]()
+    for passage in passages:
+        parts = SENTENCE_END.split(passage, maxsplit=1)
+        if len(parts) == 2:
+            pairs.append(tuple(parts))
+    return pairs
+
+
+def build_variants(run: Path, base: str) -> dict[str, list[Texts]]:
+    """Return name of a way to use generated queries → training rows.
 
     A row is (query, passage), or (passage, query, query without an answer) for
     "hard-negative queries".
 
     Args:
         run: the run directory of generated queries.
-        passages: the passages of the run.
-        recipe: the model recipe, whose base encoder filters by round trip.
+        base: the location of the encoder that filters by round trip.
     """
     # the generated queries, as pairs and with hard negatives
+    example_types = {"pair": "pair", "query-triplet": "triplet"}
     configs: dict[str, list[Texts]] = {"pair": [], "query-triplet": []}
     for file in require_complete(run).files:
-        base = get_base_config(file.config or "")
-        if base in configs:
-            columns = COLUMNS[:2] if base == "pair" else COLUMNS
-            for row in read_shard(run / file.path, columns):
-                configs[base].append(tuple(row[name] for name in columns))
+        config = get_base_config(file.config or "")
+        if config in configs:
+            columns = COLUMNS[example_types[config]]
+            for row in read_shard(run / file.path, list(columns)):
+                configs[config].append(tuple(row[name] for name in columns))
 
-    # The baselines need no language model. Inverse cloze takes the first sentence of a passage as
-    # the query of the other sentences.
+    # a baseline: the same queries with the passages of others
     pairs = configs["pair"]
     queries = [query for query, _ in pairs]
-    shuffled = Random(42).sample([passage for _, passage in pairs], len(pairs))
-    inverse_cloze = list[Texts]()
-    for passage in passages:
-        parts = SENTENCE_END.split(passage, maxsplit=1)
-        if len(parts) == 2:
-            inverse_cloze.append(tuple(parts))
+    shuffled = Random(SEED).sample([passage for _, passage in pairs], len(pairs))
     return {
         "queries": pairs,
-        "queries, round trip": filter_round_trip(pairs, recipe),
+        "queries, round trip": filter_round_trip(pairs, base),
         "hard-negative queries": configs["query-triplet"],
-        "inverse cloze": inverse_cloze,
         "shuffled passages": list(zip(queries, shuffled, strict=True)),
     }
 
 
-def filter_round_trip(pairs: Sequence[Texts], recipe: ModelRecipe) -> list[Texts]:
+def score_candidates(
+    pairs: Sequence[Example], teacher: str, base: str, folder: Path
+) -> list[Example]:
+    """Return (query, passage, score) of each query's candidate passages.
+
+    The candidates are the query's own passage, those nearest to the query, and random ones. The
+    score is the weighted mean of both encoders' cosines, as ``sts_dino.teach.join_vectors`` weighs
+    them. Each encoder has its own prompts for queries and documents.
+
+    Args:
+        pairs: (query, its passage).
+        teacher: the teacher, as the user named it.
+        base: the location of the encoder that is trained.
+        folder: keeps the embeddings.
+    """
+    # Embeddings (queries + passages, dimensions); a query is in the group of its passage
+    queries = [str(query) for query, _ in pairs]
+    passages = list(dict.fromkeys(str(passage) for _, passage in pairs))
+    own = np.array([passages.index(str(passage)) for _, passage in pairs])
+    groups = np.concatenate([own, np.arange(len(passages))])
+    vectors = [
+        embed_sides(encoder, queries, passages, folder)
+        for encoder in (load_teacher(teacher), load_encoder(base))
+    ]
+    joined = join_vectors(vectors[0], vectors[1], groups, SEED)
+    cosines = joined[: len(queries)] @ joined[len(queries) :].T
+
+    # Own and nearest passages, then random ones
+    generator = np.random.default_rng(SEED)
+    count = min(CANDIDATES, len(passages))
+    examples = list[Example]()
+    for number, query in enumerate(queries):
+        ranked = np.argsort(-cosines[number])
+        nearest = [own[number], *ranked[ranked != own[number]]][: min(NEAREST, count)]
+        others = np.setdiff1d(ranked, nearest)
+        drawn = generator.choice(others, count - len(nearest), replace=False)
+        for candidate in (*nearest, *drawn):
+            score = float(cosines[number, candidate].clip(0, 1))
+            examples.append((query, passages[candidate], score))
+    return examples
+
+
+def embed_sides(
+    encoder: Encoder, queries: Sequence[str], passages: Sequence[str], folder: Path
+) -> Vectors:
+    """Return the embeddings of queries and then of passages, of length 1; ``folder`` keeps them."""
+    with Embeddings(encoder, folder) as embeddings:
+        sides = [embeddings.embed(queries, "query"), embeddings.embed(passages, "document")]
+    return compute_unit_vectors(np.concatenate(sides))
+
+
+def filter_round_trip(pairs: Sequence[Texts], base: str) -> list[Texts]:
     """Return the pairs whose passage is among the hits of its own query.
 
-    The base encoder of ``recipe`` searches all passages and returns ``ROUND_TRIP_HITS`` of them.
+    The encoder ``base`` searches all passages and returns ``ROUND_TRIP_HITS`` of them.
     Source: Promptagator, InPars.
     """
     import torch
     from sentence_transformers.util import semantic_search
 
-    from sts_dino.eval.encoders.load import load_encoder
-
-    encoder = load_encoder(recipe.base.location)
+    encoder = load_encoder(base)
     passages = list(dict.fromkeys(passage for _, passage in pairs))
     query_vectors = torch.from_numpy(encoder.embed([query for query, _ in pairs]))
     passage_vectors = torch.from_numpy(encoder.embed(passages))
@@ -217,50 +424,3 @@ def filter_round_trip(pairs: Sequence[Texts], recipe: ModelRecipe) -> list[Texts
         if pair[1] in {passages[int(hit["corpus_id"])] for hit in pair_hits}:
             consistent.append(pair)
     return consistent
-
-
-def train_and_score(
-    steps: Steps, collection: Path, rows: Sequence[Texts], seed: int, files: Sequence[str]
-) -> Path:
-    """Train an encoder on rows and score it, each once; return the folder of the evaluation.
-
-    Args:
-        steps: the steps of the experiment.
-        collection: folder of the judged collection.
-        rows: training rows: pairs or triplets.
-        seed: training seed.
-        files: settings with files for the model recipe.
-    """
-    # the training rows as a file
-    key = hash_parts(rows, seed, ENCODER_RECIPE.read_text(encoding="utf-8"), files)
-    folder = steps.folder / "encoders" / key
-    columns = COLUMNS[: len(rows[0])]
-    lines = []
-    for row in rows:
-        fields = dict(zip(columns, row, strict=True))
-        lines.append(json.dumps(fields, ensure_ascii=False) + "\n")
-    path = folder / "rows.jsonl"
-    write_text(path, "".join(lines))
-
-    # the encoder
-    example_type = "pair" if len(columns) == 2 else "triplet"
-    dataset = {
-        "path": str(path),
-        "example_type": example_type,
-        "config": "default",
-        **LOSS_SETTINGS,
-    }
-    settings = [f"seed={seed}", f"datasets={json.dumps([dataset])}", *files]
-    encoder = folder / "encoder"
-    command = ["train", str(ENCODER_RECIPE), *format_settings(settings), "--out", str(encoder)]
-    steps.run_once("encoder", key, command, "training", encoder)
-
-    # its scores
-    scores = folder / "evaluation"
-    command = ["score", str(encoder)]
-    for name in ("queries.jsonl", "corpus.jsonl", "qrels.tsv"):
-        option = name.partition(".")[0]
-        command += [f"--{option}", str(collection / name)]
-    command += ["--no-cache", "--out", str(scores)]
-    steps.run_once("scores", key, command, "scores", scores / "results.json")
-    return scores

@@ -1,14 +1,23 @@
 """Training rows of the search experiment: passages, queries and baselines of a finished run."""
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
+import pytest
 from small_runs import small_recipe, small_run
 
-from sts_dino.experiments.search import build_variants, draw_passages
+from sts_dino.experiments import search
+from sts_dino.experiments.search import build_variants, draw_inverse_cloze, draw_passages
 from sts_dino.hub.contract.run_dir import require_complete
 from sts_dino.hub.contract.schema import get_base_config
+from sts_dino.hub.errors import InputError
+
+VOWELS = "python:test_experiments_search:vowels"
+LENGTHS = "python:test_experiments_search:lengths"
+
+
+def lengths(texts):
+    return np.array([[len(text), len(text.split()), 1] for text in texts], dtype=np.float32)
 
 
 def vowels(texts):
@@ -41,8 +50,7 @@ def test_passages_are_the_first_words_of_long_documents(tmp_path):
 
 def test_every_row_of_the_table_is_made_of_one_run(tmp_path):
     small_run(tmp_path, small_recipe("search"))
-    base = SimpleNamespace(base=SimpleNamespace(location="python:test_experiments_search:vowels"))
-    found = build_variants(tmp_path, ["One sentence. And the rest. Of it.", "No end"], base)
+    found = build_variants(tmp_path, VOWELS)
     counts = {get_base_config(file.config or ""): 0 for file in require_complete(tmp_path).files}
     for file in require_complete(tmp_path).files:
         counts[get_base_config(file.config or "")] += file.rows or 0
@@ -50,7 +58,8 @@ def test_every_row_of_the_table_is_made_of_one_run(tmp_path):
         len(found["queries"]) == counts["pair"]
         and len(found["hard-negative queries"]) == counts["query-triplet"]
     )
-    assert found["inverse cloze"] == [("One sentence.", "And the rest. Of it.")]
+    cloze = draw_inverse_cloze(["One sentence. And the rest. Of it.", "No end"])
+    assert cloze == [("One sentence.", "And the rest. Of it.")]
     queries, kept, shuffled = (
         found[name] for name in ("queries", "queries, round trip", "shuffled passages")
     )
@@ -58,3 +67,44 @@ def test_every_row_of_the_table_is_made_of_one_run(tmp_path):
     for column in (0, 1):
         assert sorted(row[column] for row in shuffled) == sorted(row[column] for row in queries)
     assert shuffled != queries
+
+
+def test_each_query_has_its_own_passage_the_nearest_and_random_ones(tmp_path):
+    pairs = [(f"query a{number}", f"passage {'aeiou' * number}") for number in range(30)]
+    pairs.append(("another query", pairs[0][1]))
+    examples = search.score_candidates(pairs, VOWELS, LENGTHS, tmp_path)
+    assert len(examples) == len(pairs) * search.CANDIDATES
+    scores = [score for _, _, score in examples]
+    assert all(0 <= score <= 1 for score in scores) and len(set(scores)) > 100
+    for query, own in pairs:
+        candidates = {passage: score for other, passage, score in examples if other == query}
+        assert own in candidates and len(candidates) == search.CANDIDATES
+        ranked = list(candidates.values())[1 : search.NEAREST]
+        assert ranked == sorted(ranked, reverse=True)
+        assert min(ranked) >= max(list(candidates.values())[search.NEAREST :])
+    assert examples == search.score_candidates(pairs, VOWELS, LENGTHS, tmp_path)
+
+
+def test_few_passages_are_all_candidates(tmp_path):
+    pairs = [("a question", "a passage"), ("oh, a second", "oh, another one")]
+    examples = search.score_candidates(pairs, VOWELS, LENGTHS, tmp_path)
+    assert [example[:2] for example in examples] == [
+        (pairs[0][0], pairs[0][1]),
+        (pairs[0][0], pairs[1][1]),
+        (pairs[1][0], pairs[1][1]),
+        (pairs[1][0], pairs[0][1]),
+    ]
+
+
+def test_rows_are_chosen_by_name(tmp_path):
+    assert search.choose_rows(None, tmp_path) == list(search.ROWS)
+    without = search.choose_rows(None, None)
+    assert set(search.ROWS) - set(without) == {search.PARAPHRASES}
+    with pytest.raises(InputError, match="--sts"):
+        search.choose_rows([search.PARAPHRASES], None)
+    with pytest.raises(InputError, match="inverse"):
+        search.choose_rows(["inverse clozes"], None)
+    types = [
+        search.find_example_type(row) for row in (("a", "b"), ("a", "b", "c"), ("a", "b", 0.5))
+    ]
+    assert types == ["pair", "triplet", "sts"]
