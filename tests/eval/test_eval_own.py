@@ -392,6 +392,10 @@ def test_search_is_scored_as_beir_scores_it(tmp_path, capsys):
         measure_search(tmp_path, qrels=without_header, name="q.tsv")
     with pytest.raises(InputError, match=r"q\.txt:13: is not a line of TREC's judgements: q1 d1"):
         measure_search(tmp_path, qrels=f"{TREC_LINES}q1 d1\n")
+    unknown_ids = "q1 0 x 1\nq2 0 x 1\ny 0 d1 1\n"
+    unknown = r"q\.txt:13: names the id 'x', which corpus\.jsonl lacks; 2 such ids in all"
+    with pytest.raises(InputError, match=unknown):
+        measure_search(tmp_path, qrels=f"{TREC_LINES}{unknown_ids}")
 
     # empty documents and queries are counted
     capsys.readouterr()
