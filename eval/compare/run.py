@@ -223,8 +223,8 @@ def _make_mismatch_error(evaluations: Evaluations) -> InputError:
     first, second = list(evaluations)[:2]
     first_scores = evaluations[first].results.scores
     second_scores = evaluations[second].results.scores
-    problem = f"{first} has {_list_scores(first_scores)}; "
-    problem += f"{second} has {_list_scores(second_scores)}"
+    problem = f"{first} has {_describe_scores(first_scores)}; "
+    problem += f"{second} has {_describe_scores(second_scores)}"
 
     # The difference of a task that both have explains more
     for first_score, second_score in product(first_scores, second_scores):
@@ -241,7 +241,7 @@ def _make_mismatch_error(evaluations: Evaluations) -> InputError:
     )
 
 
-def _list_scores(scores: Sequence[TaskScore]) -> str:
+def _describe_scores(scores: Sequence[TaskScore]) -> str:
     """Return the tasks and protocols of the first two scores, and the number of the others."""
     if not scores:
         return "no score"

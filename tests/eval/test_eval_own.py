@@ -3,6 +3,7 @@ two encoders.
 """
 
 import json
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -446,3 +447,14 @@ def test_pairs_are_refused_only_where_every_start_encoder_falls(tmp_path):
     for starts in ([falls], [falls, falls]):
         with pytest.raises(InputError, match=r"-50.00 \[-80.00, -20.00\] by falls"):
             require_rising_scores(starts, entries, starts)
+
+
+def test_a_long_file_name_in_another_script_is_kept_and_found_again(tmp_path, capsys):
+    names = [f"{'句' * 40}{number}.csv" for number in (1, 2)]
+    for number, name in enumerate(names):
+        path = own_pairs(tmp_path, name=name, rows=12 + number)
+        source = Source(own=read_own(OwnFiles(path)))
+        for note in (r"\d.\d s", "kept"):
+            score_encoder(wrap(words, "words"), [], source, QUICK, tmp_path / "out")
+            assert re.search(rf"{12 + number} pairs \({note}\)", capsys.readouterr().err)
+    assert len(Records(tmp_path / "out").list_records()) == 2
