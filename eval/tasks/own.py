@@ -110,7 +110,7 @@ class OwnData:
         """Number of texts that are encoded: both texts of each pair, queries and documents."""
         count = 0
         for splits in self.rows.values():
-            # A search has as many second texts as documents, pairs as many as first texts
+            # The texts beside the queries are the documents, beside a pair's text the other one
             second_texts = splits.get(CORPUS, splits[SPLIT])
             count += len(splits[SPLIT]) + len(second_texts)
         return count
