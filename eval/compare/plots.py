@@ -53,7 +53,8 @@ def draw_plots(comparison: Comparison) -> dict[str, Plot]:
 
     scores.png has all scores; differences-1.png … have the tested differences of a pair of models.
     """
-    # Plan the drawing of all scores: margins, two models in a line of the legend, and the bars
+    # Plan the drawing of all scores. Its height, in inches: margins, a line of the legend for two
+    # models, and the bars
     models = len(comparison.models)
     height = 1.5 + 0.3 * ceil(models / 2) + BAR_INCHES * (models + 0.5) * len(comparison.rows)
     drawings = {
@@ -67,7 +68,7 @@ def draw_plots(comparison: Comparison) -> dict[str, Plot]:
     # Plan a drawing of the tested differences of each pair
     pairs: dict[tuple[str, str], list[Verdict]] = {}
     for verdict in comparison.verdicts:
-        if verdict.difference.tested:
+        if verdict.difference.tested is not None:
             pairs.setdefault((verdict.first, verdict.second), []).append(verdict)
     for number, ((first, second), verdicts) in enumerate(pairs.items(), start=1):
         drawings[f"differences-{number}"] = Drawing(

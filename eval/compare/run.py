@@ -25,6 +25,7 @@ from sts_dino.eval.statistics.paired import (
     adjust_verdicts,
     resample_together,
 )
+from sts_dino.eval.tasks.registry import is_averaged
 from sts_dino.hub.cli import JsonOption, make_app, print_answer
 from sts_dino.hub.contract.results import TaskScore
 from sts_dino.hub.contract.run_dir import ARTIFACTS
@@ -73,7 +74,7 @@ def compare(
         as_json: print the tables as JSON.
 
     Raises InputError, before anything is written, for fewer than two locations, for a location
-    given twice, and when no two evaluations share a measurement.
+    given twice or without results, and when no two evaluations share a measurement.
     """
     # Refuse what cannot be compared
     paths = [Path(location).resolve() for location in locations]
@@ -124,12 +125,14 @@ def make_folder_name(models: Sequence[str]) -> str:
 def compare_evaluations(evaluations: Sequence[FinishedEvaluation]) -> Comparison:
     """Compare evaluations on the measurements that they share.
 
-    Raises InputError, with the protocols of the first two, when no two share a measurement.
+    Raises InputError, with the protocols of the first two, when no two share a measurement, and for
+    scored rows that are not those of the evaluation's results; RunError when the rows cannot be
+    resampled.
     """
     by_label = dict(zip(make_labels(evaluations), evaluations, strict=True))
     rows = _list_score_rows(by_label)
     if not any(len(row.scores) > 1 for row in rows):
-        raise _describe_mismatch(by_label)
+        raise _make_mismatch_error(by_label)
 
     # Take the common settings of all evaluations: the gains are then those of the model's card.
     # Evaluations with different settings are compared with the defaults.
@@ -211,8 +214,8 @@ def _list_score_rows(evaluations: Evaluations) -> tuple[ScoreRow, ...]:
     return tuple(chain.from_iterable(rows.values() for rows in tasks.values()))
 
 
-def _describe_mismatch(evaluations: Evaluations) -> InputError:
-    """Return the error for the first two models, which share no measurement.
+def _make_mismatch_error(evaluations: Evaluations) -> InputError:
+    """Make the error for the first two models, which share no measurement.
 
     The error names the differences of a task that both have; without one, the scores of each.
     """
@@ -220,10 +223,10 @@ def _describe_mismatch(evaluations: Evaluations) -> InputError:
     first, second = list(evaluations)[:2]
     first_scores = evaluations[first].results.scores
     second_scores = evaluations[second].results.scores
-    problem = f"{first} has {_list_scores(first_scores)}; "
-    problem += f"{second} has {_list_scores(second_scores)}"
+    problem = f"{first} has {_describe_scores(first_scores)}; "
+    problem += f"{second} has {_describe_scores(second_scores)}"
 
-    # A task that both have explains more
+    # The difference of a task that both have explains more
     for first_score, second_score in product(first_scores, second_scores):
         task = f"{first_score.task} {first_score.split}"
         if task == f"{second_score.task} {second_score.split}":
@@ -238,7 +241,7 @@ def _describe_mismatch(evaluations: Evaluations) -> InputError:
     )
 
 
-def _list_scores(scores: Sequence[TaskScore]) -> str:
+def _describe_scores(scores: Sequence[TaskScore]) -> str:
     """Return the tasks and protocols of the first two scores, and the number of the others."""
     if not scores:
         return "no score"
@@ -284,7 +287,7 @@ def _list_average_rows(
     """Return a row for each average, with the scores of the models.
 
     A model is left out of an average when its tasks have other measurements than those of the
-    first model with this average. Averages are over test rows, or all rows of a k-fold task.
+    first model with this average.
     """
     average_rows: dict[str, AverageRow] = {}
     # Average → the measurements of the first model with this average
@@ -293,7 +296,7 @@ def _list_average_rows(
         measurements = {
             row.measurement.task: row.measurement
             for row in rows
-            if label in row.scores and row.measurement.split in ("test", "all")
+            if label in row.scores and is_averaged(row.measurement.task, row.measurement.split)
         }
         for average in evaluation.results.averages:
             parts = frozenset(measurements[task] for task in average.tasks if task in measurements)

@@ -25,10 +25,10 @@ SEED_STRIDE = 1_000
 
 
 def draw_seeds(seeds: int, samples: int, seed: int) -> NDArray[np.intp]:
-    """Draw numbers of training seeds for each resample, with replacement: (samples, seeds).
+    """Draw numbers of seeds for each resample, with replacement: (samples, seeds).
 
     Args:
-        seeds: the number of training seeds.
+        seeds: the number of training seeds or data seeds.
         samples: the number of resamples.
         seed: seed of the draw.
     """
@@ -60,7 +60,8 @@ def resample_data_seeds(scores: Matrix, data_seeds: int, seed: int) -> Vector:
     data seed apart. With few data seeds the intervals are too wide rather than too narrow.
 
     Args:
-        scores: scores of the resampled rows, (data seeds x training seeds, samples).
+        scores: scores of the resampled rows, (data seeds x training seeds, samples); the training
+            seeds of a data seed are consecutive.
         data_seeds: the number of data seeds.
         seed: seed of the draws.
     """
@@ -91,6 +92,8 @@ def find_split(name: str, split: str) -> str:
     Args:
         name: the task.
         split: the plan's split. A task that cuts its own folds has only its default split.
+
+    Raises InputError for an unknown task.
     """
     if name.rpartition("/")[2] in TREC_METRICS:  # a search in a user's own files: not in TASKS
         return split
@@ -109,7 +112,8 @@ class VariantSamples(NamedTuple):
 def compare_variants(plan: VariantPlan) -> VariantScores:
     """Compare the variants of a plan, with 95 % intervals over rows and seeds.
 
-    Raises InputError when an evaluation lacks a task, or scored other rows than the others.
+    Raises InputError when an evaluation lacks a task, or scored other rows than the others;
+    RunError when the rows of a task cannot be resampled.
     """
     # Resample the rows of all evaluations together, task by task
     folders = chain.from_iterable(plan.variants.values())
@@ -139,7 +143,7 @@ def compare_variants(plan: VariantPlan) -> VariantScores:
     for variant, variant_folders in plan.variants.items():
         runs = slice(start, start + len(variant_folders))
         start = runs.stop
-        tasks = {task: float(np.mean(scores[runs])) for task, scores in task_scores.items()}
+        tasks = {task: float(np.mean(values[runs])) for task, values in task_scores.items()}
         resampled = resample_data_seeds(samples[runs], plan.data_seeds, RESAMPLING_SEED)
         variants[variant] = VariantSamples(tasks, float(np.mean(list(tasks.values()))), resampled)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, combinations
+from itertools import combinations
 from typing import Any
 
 from sts_dino.eval.statistics.bootstrap import EvaluationSettings
@@ -82,7 +82,7 @@ def _make_single_table(results: Results) -> list[Cells]:
         seconds = ABSENT
         if "probing" in score.seconds:
             seconds = f"{score.seconds['probing']:.1f}"
-        task = (score.task, score.split, score.main_metric, _count_rows(score))
+        task = (score.task, score.split, score.main_metric, _format_row_count(score))
         rows.append((*task, format_score(score), also or ABSENT, seconds))
     for item in results.averages:
         task = (item.name, "", "mean", f"{len(item.tasks)} tasks")
@@ -111,7 +111,7 @@ def _make_compared_tables(results: Results, start: str | None) -> list[list[Cell
         key = (score.task, score.split)
         baseline = format_score(control_scores.get(key))
         others = (format_score(base), baseline)
-        scores.append((*key, _count_rows(score), *others, format_score(score)))
+        scores.append((*key, _format_row_count(score), *others, format_score(score)))
         gain = format_difference(gains.get(key))
         control_gain = format_difference(control_gains.get(key))
         differences.append((*key, score.main_metric, gain, control_gain))
@@ -142,8 +142,11 @@ def _drop_columns(rows: list[Cells], dropped: Sequence[int]) -> list[Cells]:
     return [tuple(row[number] for number in remaining) for row in rows]
 
 
-def _count_rows(score: TaskScore) -> str:
-    """Return the number of scored rows with their unit, e.g. "1379 pairs"."""
+def _format_row_count(score: TaskScore) -> str:
+    """Return the number of scored rows with their unit, e.g. "1379 pairs".
+
+    "drawn" follows for a part of the data.
+    """
     count = f"{score.n} {score.unit}"
     return f"{count} drawn" if score.limit else count
 
@@ -340,7 +343,10 @@ def _make_verdict_table(comparison: Comparison, first: str, second: str) -> Resu
     ]
     if any(verdict.difference.tested is None for verdict in verdicts):
         notes.append("not tested: the scored rows of one were not kept")
-    scores = chain.from_iterable(row.scores.values() for row in comparison.rows)
+    scores: list[TaskScore] = []
+    for row in comparison.rows:
+        if row.scores.keys() >= set(pair):
+            scores += [row.scores[first], row.scores[second]]
     if any(len(score.seeds) > 1 for score in scores):
         notes.append("a mean over several seeds is tested on the rows of its first seed")
     return ResultTable(
@@ -380,9 +386,9 @@ def describe_own_scores(
         verdicts: verdicts on the encoder against another encoder; may lack some tasks.
         other: name of the other encoder where a user could keep it in place of this one.
 
-    Returns a line for each tested verdict. A verdict that is not significant has a second line: how
-    many rows its difference needs. Without that line, a score of few rows has one about the width
-    of its interval.
+    Returns a line for each tested verdict. A second line says how many rows a difference that is
+    not significant needs. A score of fewer than ``FEW_ROWS`` rows without that line has a line
+    about the width of the interval.
     """
     score_of_task = {score.task: score for score in scores}
     verdict_of_task = {verdict.measurement.task: verdict for verdict in verdicts}
@@ -398,7 +404,8 @@ def describe_own_scores(
         hint = "--compare sees smaller differences"
         power = ""
         if verdict is not None and verdict.difference.tested is not None:
-            low, high = verdict.difference.tested[0].low, verdict.difference.tested[0].high
+            interval = verdict.difference.tested.interval
+            low, high = interval.low, interval.high
             hint = "a smaller difference cannot be seen"
             lines.append(_describe_own_verdict(verdict, score, other))
             power = describe_power(verdict.gain, score)

@@ -50,8 +50,9 @@ def hash_text(text: str) -> bytes:
 class Embeddings:
     """The embeddings of one encoder, for all tasks of a run.
 
-    ``encoded`` counts the texts that were encoded, ``seconds`` is the time of the encoder. Several
-    processes may use one cache; when they run at the same time, they may encode the same texts.
+    ``encoded`` counts the texts that were encoded with the encoder's own prompt, ``seconds`` is the
+    time that this took. Several processes may use one cache; when they run at the same time, they
+    may encode the same texts.
 
     Args:
         encoder: the encoder.
@@ -78,9 +79,10 @@ class Embeddings:
         revision = re.sub(r"[^A-Za-z0-9.-]", "_", encoder.revision)[:16]
         self.path = cache / f"{revision}-{encoder.key[:16]}.sqlite"
         make_folder(cache)
-        self._connection = sqlite3.connect(
-            self.path, timeout=LOCK_TIMEOUT_SECONDS, check_same_thread=False
-        )
+        with _convert_sqlite_errors(self.path):
+            self._connection = sqlite3.connect(
+                self.path, timeout=LOCK_TIMEOUT_SECONDS, check_same_thread=False
+            )
 
         # Refuse stored vectors of another dimension
         with self._open_transaction() as table:
@@ -160,6 +162,7 @@ class Embeddings:
 
         Raises the errors of ``encode_declared``.
         """
+        # Encode with the prompt of the side, and log the prompt at its first use
         if side is not None:
             encoder = make_side_encoder(self.encoder, side)
             is_open = encoder.key in {self.encoder.key, *self._other_prompts}
@@ -198,7 +201,7 @@ class Embeddings:
     def _encode_blocks(self, texts: list[str]) -> None:
         """Encode texts in their order, and store their vectors block by block.
 
-        Raises RunError when the disk has no room for the vectors.
+        Raises the errors of ``encode_declared``.
         """
         # Require room on the disk
         needed = len(texts) * FLOAT32_BYTES * self.encoder.dimension
@@ -242,12 +245,18 @@ class Embeddings:
 
         Raises RunError for an error of SQLite.
         """
-        try:
-            with self._connection:
-                yield self._connection
-        except sqlite3.DatabaseError as error:
-            hint = "free some space; if it is damaged, delete it: its sentences are encoded again"
-            raise RunError(self.path, f"cannot be read or written: {error}", hint=hint) from error
+        with _convert_sqlite_errors(self.path), self._connection:
+            yield self._connection
+
+
+@contextmanager
+def _convert_sqlite_errors(path: Path) -> Iterator[None]:
+    """Convert an error of SQLite over the file ``path`` into a RunError."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        hint = "free some space; if it is damaged, delete it: its sentences are encoded again"
+        raise RunError(path, f"cannot be read or written: {error}", hint=hint) from error
 
 
 def compute_text_cosines(encoder: Encoder, first: list[str], second: list[str]) -> list[float]:
@@ -260,13 +269,14 @@ def compute_text_cosines(encoder: Encoder, first: list[str], second: list[str]) 
         first: one text of each pair, (n,) with n ≥ 1.
         second: the second texts, (n,).
 
-    Raises InputError when the encoder gives no embeddings.
+    Raises InputError when the encoder gives no embeddings, RunError when a function raises.
     """
     # Encode block by block; texts of similar length have little padding
     texts = sorted(dict.fromkeys((*first, *second)), key=len)
     blocks = []
-    for start in range(0, len(texts), BLOCK_TEXTS):
-        block = texts[start : start + BLOCK_TEXTS]
+    block_texts = encoder.max_call_texts or BLOCK_TEXTS
+    for start in range(0, len(texts), block_texts):
+        block = texts[start : start + block_texts]
         vectors = check_embeddings(encoder.embed(block), block, encoder.name, encoder.dimension)
         blocks.append(vectors)
     embeddings = np.concatenate(blocks)
@@ -279,9 +289,9 @@ def compute_text_cosines(encoder: Encoder, first: list[str], second: list[str]) 
 
 
 def compute_cosines(first: NDArray[np.float32], second: NDArray[np.float32]) -> list[float]:
-    """Compute the cosine of the rows i of two arrays (n, d): n values, 0 with a zero vector.
+    """Compute n cosines, of row i of ``first`` and row i of ``second``, both (n, d).
 
-    Products are added in float64.
+    The cosine with a zero vector is 0. Products are added in float64.
     """
     first_norms = np.linalg.norm(first, axis=1, keepdims=True)
     second_norms = np.linalg.norm(second, axis=1, keepdims=True)

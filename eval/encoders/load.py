@@ -287,8 +287,8 @@ def download_and_hash_bases(folder: Path, model: str) -> str:
         folder: the model folder.
         model: the model as the user named it, for errors.
 
-    Raises InputError for an adapter whose base is neither here nor on the Hub, RunError when the
-    Hub cannot be read.
+    Raises InputError for an adapter whose base is neither here nor on the Hub and for a damaged
+    adapter_config.json, RunError when the Hub cannot be read.
     """
     from huggingface_hub import snapshot_download
 
@@ -349,9 +349,9 @@ class Encoder:
     declares. ``pinned`` is False when embeddings may change under the same revision.
     ``embed``: function from n texts to (n, ``dimension``).
     ``fingerprint``: the fingerprint of a run directory, else None.
-    ``max_call_texts``: the largest number of texts for one call of ``embed``; None: no limit.
     ``settings`` (prompt, precision, lengths) and ``versions`` of libraries decide embeddings, too.
     ``model``: the SentenceTransformer; None for a function.
+    ``max_call_texts``: the largest number of texts for one call of ``embed``; None: no limit.
     """
 
     name: str
@@ -402,7 +402,7 @@ def download_and_check_model(model: str) -> None:
 
 
 def load_encoder(model: str, dtype: str | None = None, batch_size: int = BATCH_TEXTS) -> Encoder:
-    """Load an encoder, and encode two texts with it as a test.
+    """Load an encoder, and encode a text with it as a test; a model also encodes a longer text.
 
     A Hub model is downloaded. The log warns of unusual embeddings.
 
@@ -411,7 +411,8 @@ def load_encoder(model: str, dtype: str | None = None, batch_size: int = BATCH_T
             ``python:package.module:function``.
         dtype: float32, bfloat16 or float16 changes a model's precision and so its scores; None:
             the model's precision. Functions ignore it.
-        batch_size: texts of one forward pass. Functions ignore it.
+        batch_size: texts of one forward pass with the default prompt; with another prompt they are
+            always ``BATCH_TEXTS``. Functions ignore it.
 
     Raises InputError for a model that is missing, unfinished, needs its own code or pickles, or
     gives no embeddings; RunError when the Hub cannot be read or a function raises.
@@ -488,12 +489,15 @@ def _warn_of_unusual_embeddings(
 
 
 def _name_folder(path: Path) -> str:
-    """Return PARENT/NAME of a folder; "all-MiniLM-L6-v2" for the folder of ``find_minilm``."""
+    """Return PARENT/NAME of a folder; "all-MiniLM-L6-v2" for the folder of ``find_minilm``.
+
+    A folder in the root directory has the name NAME.
+    """
     folder = path.resolve()
     minilm = find_minilm()
     if minilm is not None and folder == minilm.resolve():
         return MINILM
-    return "/".join(folder.parts[-2:])
+    return "/".join(folder.relative_to(folder.anchor).parts[-2:])
 
 
 # Side of a search → names under which models declare a prompt for it
@@ -639,13 +643,13 @@ def _import_function(model: str) -> Embed:
 
 
 def _is_repo_id(name: str) -> bool:
-    """Return whether a name has the form ORG/NAME, and is not a path below "." or artifacts/."""
+    """Return whether a name has the form ORG/NAME, and ORG is not ".", ".." or "artifacts"."""
     parts = name.split("/")
     return len(parts) == 2 and all(parts) and parts[0] not in (".", "..", "artifacts")
 
 
 def _check_folder(folder: Path, model: str) -> Manifest | None:
-    """Check a model folder, and return its manifest; None for a folder that is no run directory.
+    """Check a model folder, and return its manifest; None for a folder without a manifest.
 
     Raises InputError for an unfinished run, for a folder that is not a SentenceTransformer, and for
     pickled weights. ``model`` is the folder as the user named it, for errors.
@@ -671,7 +675,7 @@ def _load_model(folder: Path, model: str, dtype: str | None) -> SentenceTransfor
     with convert_model_errors(model):
         loaded = SentenceTransformer(str(folder), model_kwargs=model_options, **NO_CODE)
 
-    # Check the transformer, which static word embeddings lack
+    # Check the transformer; a model of static word embeddings has none
     network = loaded.transformers_model
     if network is not None:
         # An adapter's folder lacks the weights of its base

@@ -34,6 +34,7 @@ EVALUATIONS_FOLDER = ARTIFACTS / "evaluations"
 MAX_FOLDER_CHARACTERS = 120  # of a model's name in the name of its folder
 SETTINGS_WITHOUT_RECIPE = ("bootstrap_samples", "seed")  # keys of --set without a recipe
 DEFAULT_PROBE_SEEDS = (1111,)  # SentEval's seed
+MAX_PROBE_SEED = 2**32 - 1  # the largest seed of numpy's RandomState
 
 
 @dataclass(frozen=True)
@@ -141,22 +142,25 @@ def split_names(values: Sequence[str]) -> list[str]:
 def parse_seeds(values: Sequence[str]) -> tuple[int, ...]:
     """Return the seeds of the probes, ``DEFAULT_PROBE_SEEDS`` without values.
 
-    Raises InputError for values that are no whole numbers, or not distinct.
+    Raises InputError for values that are not distinct whole numbers from 0 to ``MAX_PROBE_SEED``.
     """
     names = split_names(values)
-    are_numbers = all(name.isascii() and name.isdigit() for name in names)
-    if len(set(names)) < len(names) or not are_numbers:
+    numbers = [int(name) for name in names if re.fullmatch(r"[0-9]{1,10}", name)]
+    seeds = {number for number in numbers if number <= MAX_PROBE_SEED}
+    if len(seeds) < len(names):
         raise InputError(
-            "--seeds", f"{','.join(names)!r} are not distinct seeds", allowed="e.g. 1111,1112"
+            "--seeds",
+            f"{','.join(names)!r} are not distinct seeds",
+            allowed=f"e.g. 1111,1112; at most {MAX_PROBE_SEED}",
         )
-    return tuple(map(int, names)) or DEFAULT_PROBE_SEEDS
+    return tuple(numbers) or DEFAULT_PROBE_SEEDS
 
 
 def prepare_job(request: Request, source: Source) -> EvaluationJob:
     """Resolve the options of a command line into a job.
 
-    Raises InputError for an unreadable recipe, an unknown task, setting or encoder, and options
-    that do not fit together.
+    Raises InputError for an unreadable recipe, an unknown task or setting, a name of ``--compare``
+    that is no encoder, and options that do not fit together. Models are not read.
     """
     # Choose the encoder: of --model, else of the recipe
     recipe = None
@@ -173,8 +177,9 @@ def prepare_job(request: Request, source: Source) -> EvaluationJob:
             )
         model = str(ARTIFACTS / "models" / recipe.name)
 
-    # Choose the folders of records, results and embeddings. Only a complete evaluation of the
-    # recipe's own run directory writes results.json there, for the model's card.
+    # Choose the folders of records, results and embeddings. With a recipe, an evaluation on all
+    # rows also writes results.json into the model's folder, for its card. Evaluations in
+    # artifacts/evaluations share the embeddings of one folder.
     settings = _make_settings(request, recipe)
     folder = _choose_folder(model, request.out, settings, of_recipe=recipe is not None)
     results = None
@@ -214,7 +219,7 @@ def _choose_entries(request: Request, recipe: ModelRecipe | None, source: Source
     """Return the tasks of ``--tasks``, else of the recipe, and the tasks of a user's own files.
 
     A recipe without an evaluation adds no task to a user's own files. The tasks of ``--skip`` are
-    left out. Raises InputError when no task is left.
+    left out. Raises InputError for an unknown name, and when no task is left.
     """
     # Choose the tasks
     own_entries = list_own_entries(source)
@@ -243,7 +248,7 @@ def check_job(job: EvaluationJob, data: TaskReader) -> None:
     """Check the folder, the data and MTEB's names before anything is encoded.
 
     Raises InputError when the folder has an evaluation of another part of the data, when data are
-    missing, and when MTEB does not know a name.
+    missing or altered, when MTEB does not know a name, and for a limit on MTEB's tasks.
     """
     # Refuse a folder with scores of other rows: a trial would replace a complete evaluation
     for record in job.records.list_records():
@@ -282,7 +287,7 @@ def check_job(job: EvaluationJob, data: TaskReader) -> None:
 def describe_job(job: EvaluationJob, data: TaskReader) -> list[str]:
     """Return the plan of a job in lines: each task split with its rows, then the encoders.
 
-    The data are read; no model is loaded.
+    The data are read; no model is loaded. Raises InputError for missing or altered data.
     """
     lines = []
     for entry in job.entries:
@@ -312,9 +317,10 @@ def find_sibling_model(model: str, kind: str) -> str | None:
     kind: ``BASE_FOLDER`` for the untrained base, ``SIMCSE_SUFFIX`` for the SimCSE baseline.
     """
     path = Path(model)
-    if not path.name:
-        return None
-    sibling = path.with_name(f"{path.name}.{kind}")
+    # The paths "." and ".." do not have the folder's name
+    if path.name in ("", ".."):
+        path = path.resolve()
+    sibling = path.parent / f"{path.name}.{kind}"
     return str(sibling) if sibling.is_dir() else None
 
 

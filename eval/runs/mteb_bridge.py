@@ -168,7 +168,7 @@ def make_task_name(task: AbsTask) -> str:
 
 
 def _join_names(names: Iterable[str]) -> str:
-    """Return names joined by "+"; for a long list, the number of names and a hash."""
+    """Return sorted names joined by "+"; for a long list, the number of names and a hash."""
     joined = "+".join(sorted(names))
     if len(joined) <= MAX_SUBSETS_CHARACTERS:
         return joined
@@ -184,7 +184,7 @@ def load_local_rows(task: AbsTask, source: Source) -> Rows | None:
     """Give a task the rows of the local copy of its data, and return the rows.
 
     Returns None, and leaves the task unchanged, when the source has no copy. Raises InputError for
-    a copy that is not complete.
+    a copy that is not complete or was altered.
     """
     dataset = LOCAL_DATASETS.get(task.metadata.dataset["path"])
     if dataset is None or not source.has(dataset, "test"):
@@ -327,7 +327,8 @@ def measure_mteb(
         find_record: finds the record of an earlier run.
         results: the folder for TASK.json, MTEB's result of a task.
 
-    Raises the InputErrors of ``find_mteb_tasks``, and the RunErrors of the encoder.
+    Raises the InputErrors of ``find_mteb_tasks``, ``load_local_rows`` and the encoder, and the
+    RunErrors of the encoder.
     """
     model = MtebEncoder(embeddings)
     # MTEB's advice to take a newer task is silenced: the user chose this one
@@ -371,7 +372,7 @@ def measure_task(
         results: the folder for TASK.json, MTEB's result of the task.
 
     The data are unloaded after the last split. Raises RunError when the task's data are not
-    available or a score is undefined.
+    available, a score is undefined or the rows cannot be resampled.
     """
     # Score all splits; MTEB writes the cosines of STS pairs to a folder
     _load_data(task)

@@ -9,6 +9,7 @@ A task's outcomes are written before its record, which has the SHA-256 of the ou
 killed between the two files has no record of the task.
 """
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,10 @@ from sts_dino.hub.errors import InputError
 
 RESULTS_FILE = "results.json"
 BASE_FOLDER, CONTROL_FOLDER, COMPARED_FOLDER = "base", "control", "compared"
+# Characters of an escaped task name in a file name, which has at most 255 with split and suffixes
+MAX_TASK_CHARACTERS = 180
+# Name of a temporary file of ``write_atomically``: .NAME.16-HEX-DIGITS.tmp
+LEFTOVER_PATTERN = f".*.{'[0-9a-f]' * 16}.tmp"
 
 
 class DataVersion(NamedTuple):
@@ -93,7 +98,10 @@ class Records:
         return [record for _, record in self.read_files() if record is not None]
 
     def _read(self, path: Path) -> Record | None:
-        """Return the record in a file; None without a file, a valid record or its outcomes."""
+        """Return the record in a file; None without a file, a valid record or its outcomes.
+
+        Raises InputError for a pipe, a socket or a device.
+        """
         try:
             content = require_regular_file(path).read_text(encoding="utf-8")
             record = Record.model_validate_json(content)
@@ -127,28 +135,34 @@ class Records:
         self._get_outcomes_path(task, split).unlink(missing_ok=True)
 
     def read_outcomes(self, task: str, split: str) -> Outcomes | None:
-        """Return the scored rows of a task, or None when none were kept."""
+        """Return the scored rows of a task, or None when none were kept.
+
+        Raises InputError for a damaged file.
+        """
         path = self._get_outcomes_path(task, split)
         if not path.is_file():
             return None
         table = read_table(path)
         part = tuple(table["part"].to_pylist())
-        if None in part:  # all rows are one part
+        if None in part:  # ``_write_outcomes`` writes None where all rows are one part
             part = ()
         return Outcomes(table["gold"].to_numpy(), table["predicted"].to_numpy(), part)
 
     def clear_leftovers(self) -> None:
-        """Remove the temporary files of a killed process; the caller has locked the folder."""
-        for leftover in self.folder.rglob(".*.tmp"):
+        """Remove the temporary files of a killed process; the caller has locked the folder.
+
+        Other hidden files in the folder stay: it may be any folder of the user.
+        """
+        for leftover in self.folder.rglob(LEFTOVER_PATTERN):
             leftover.unlink()
 
     def _get_task_path(self, task: str, split: str) -> Path:
         """Return the file of a task's record."""
-        return self.folder / "tasks" / f"{make_file_name(task)}--{split}.json"
+        return self.folder / "tasks" / f"{_make_task_stem(task)}--{split}.json"
 
     def _get_outcomes_path(self, task: str, split: str) -> Path:
         """Return the file of a task's outcomes."""
-        return self.folder / "outcomes" / f"{make_file_name(task)}--{split}.parquet"
+        return self.folder / "outcomes" / f"{_make_task_stem(task)}--{split}.parquet"
 
 
 @dataclass(frozen=True)
@@ -206,7 +220,10 @@ def get_records_folder(model: Path) -> Path:
 
     The run directory itself is published, and the records are not.
     """
-    return model.with_name(f"{model.resolve().name}.evaluation")
+    directory = model.resolve()
+    # The paths "." and ".." do not name the folder that they are in
+    parent = directory.parent if model.name in ("", "..") else model.parent
+    return parent / f"{directory.name}.evaluation"
 
 
 def make_file_name(name: str, safe: str = "/") -> str:
@@ -216,6 +233,19 @@ def make_file_name(name: str, safe: str = "/") -> str:
     escaped as in a URL, unless they are letters, digits, ``_.-~`` or in ``safe``.
     """
     return quote(name, safe=safe).strip("/").replace("/", "--")
+
+
+def _make_task_stem(task: str) -> str:
+    """Return the name of a task in the names of its files.
+
+    A name of more than ``MAX_TASK_CHARACTERS`` is cut and gets a hash: a task of a user's file has
+    the file's name, and an escaped Chinese character has nine characters.
+    """
+    name = make_file_name(task)
+    if len(name) <= MAX_TASK_CHARACTERS:
+        return name
+    digest = hashlib.sha256(task.encode()).hexdigest()[:8]
+    return f"{name[:MAX_TASK_CHARACTERS]}-{digest}"
 
 
 def _write_outcomes(path: Path, outcomes: Outcomes) -> None:

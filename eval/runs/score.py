@@ -1,7 +1,8 @@
 """Score an encoder, its untrained base and its baseline on many tasks, and write results.json.
 
-The texts of all tasks are encoded in one pass. The record of a task is written as soon as the task
-is scored. A later run keeps the records that still hold (``sts_dino.eval.runs.records``).
+The texts of all tasks are encoded in one pass, except for those of MTEB's tasks and those that need
+the prompt of one side of a search. The record of a task is written as soon as the task is scored. A
+later run keeps the records that still hold (``sts_dino.eval.runs.records``).
 """
 
 import logging
@@ -92,9 +93,9 @@ def score_encoder(
         cache: the folder that keeps embeddings; None: embeddings are not kept.
 
     Tasks of a group without a source of data are left out, with a message. Raises InputError for
-    unknown tasks, unreadable data, reversed scores in a user's own files, and encoders that give
-    no usable embeddings; RunError when a task cannot be scored. The records of the other tasks
-    then stay in ``out``.
+    unknown tasks, unreadable data, reversed scores in a user's own files, and encoders that cannot
+    be loaded or give no usable embeddings. Raises RunError when another process scores in ``out``,
+    and when a task cannot be scored: the records of the other tasks then stay in ``out``.
     """
     # Load the encoder and choose the data
     source = source or Source()
@@ -124,24 +125,24 @@ def score_job(job: EvaluationJob, data: TaskReader) -> tuple[Results, list[RunEr
     """Score the encoders of a job on its tasks, and write records and results.
 
     Returns the results of the job's tasks, and the errors of the tasks that could not be scored.
-    Raises InputError for an encoder without usable embeddings, and for a user's own scores that
-    fall as similarity rises; RunError when the Hub cannot be read, or another process scores in
-    the same folder.
+    Raises InputError for an encoder that cannot be loaded or gives no usable embeddings, for
+    unreadable data, and for a user's own scores that fall as similarity rises; RunError when the
+    Hub cannot be read, or another process scores in the same folder.
     """
     folder = job.records.folder
     encoders = {"": load_encoder(job.model)}
-    for name, model in (
+    for name, location in (
         (BASE_FOLDER, job.base),
         (CONTROL_FOLDER, job.control),
         (COMPARED_FOLDER, job.compared),
     ):
-        if model:
-            encoders[name] = load_encoder(model)
+        if location:
+            encoders[name] = load_encoder(location)
     with lock_run(folder):
         job.records.clear_leftovers()
 
         # Score every encoder, and add records of earlier runs
-        sides: dict[str, ScoredEncoder] = {}
+        scored_encoders: dict[str, ScoredEncoder] = {}
         failures: list[RunError] = []
         keys: list[tuple[str, str]] = []
         for name, encoder in encoders.items():
@@ -150,22 +151,25 @@ def score_job(job: EvaluationJob, data: TaskReader) -> tuple[Results, list[RunEr
             failures += scored.failures
             if name == "":
                 keys = [record.key for record in scored.records]
-            sides[name] = add_earlier_records(scored)
+            scored_encoders[name] = add_earlier_records(scored)
+        model = scored_encoders[""]
+        base = scored_encoders.get(BASE_FOLDER)
 
         # Refuse reversed scores of a user: they would reverse every verdict. The model itself may
         # have learned from such scores, so it judges only when there is no other encoder.
-        starts = [sides[name] for name in (COMPARED_FOLDER, BASE_FOLDER) if name in sides]
-        require_rising_scores(starts or [sides[""]], job.entries, sides.values())
+        others = (scored_encoders.get(COMPARED_FOLDER), base)
+        starts = [other for other in others if other is not None]
+        require_rising_scores(starts or [model], job.entries, scored_encoders.values())
 
         # Write the results of the model with base and baseline, and of each other encoder
-        results = make_results(sides[""], sides.get(BASE_FOLDER), sides.get(CONTROL_FOLDER))
+        results = make_results(model, base, scored_encoders.get(CONTROL_FOLDER))
         for path in (folder / RESULTS_FILE, job.results):
             if path:
                 write_results(path, results)
                 logger.info(f"written: {path}")
-        for name, side in sides.items():
+        for name, scored in scored_encoders.items():
             if name:
-                write_results(folder / name / RESULTS_FILE, make_results(side))
+                write_results(folder / name / RESULTS_FILE, make_results(scored))
     return _select_tasks(results, keys), failures
 
 
@@ -179,8 +183,9 @@ def score_tasks(
 ) -> ScoredEncoder:
     """Score task splits, or keep their records of an earlier run that still hold.
 
-    A task that cannot be scored (undefined score, missing data, too few rows under a limit) is
-    logged and has no record; the other tasks follow. The caller has locked the records' folder.
+    A task that cannot be scored (undefined score, too few rows under a limit, MTEB's data that
+    cannot be downloaded) is logged and has no record; the other tasks follow. The caller has locked
+    the records' folder.
 
     Args:
         entries: the task splits.
@@ -190,7 +195,8 @@ def score_tasks(
         settings: settings of the bootstrap, the probes and the limit.
         cache: the folder that keeps embeddings; None: embeddings are not kept.
 
-    Raises InputError when the encoder gives no usable embeddings.
+    Raises InputError for missing or altered data, and when the encoder gives no usable embeddings;
+    RunError when the encoder, a function, raises.
     """
     scored = ScoredEncoder(encoder, records, settings)
 
@@ -219,6 +225,7 @@ def score_tasks(
         _warn_of_cut_texts(encoder, own_entries, data)
     with Embeddings(encoder, cache) as embeddings:
         for entry in unscored:
+            # Texts of a search need the prompt of their side: measuring the task encodes them
             if not entry.task.sides:
                 embeddings.declare(list(data.read(entry).iter_texts()))
         embeddings.encode_declared()
@@ -277,7 +284,7 @@ def _score_entry(
     try:
         for outcome in _measure_entry(scored, entry, data, embeddings):
             if isinstance(outcome, RunError):  # of one split of an MTEB task: the others go on
-                _log_failure(scored, entry, outcome)
+                _register_failure(scored, entry, outcome)
             elif isinstance(outcome, NewScore):
                 scored.records.append(_write_record(scored, outcome))
                 _log_score(outcome.score, f"{time.perf_counter() - start:.1f} s")
@@ -288,7 +295,7 @@ def _score_entry(
     except (InputError, RunError) as error:
         if error.place == scored.encoder.name:
             raise
-        _log_failure(scored, entry, error)
+        _register_failure(scored, entry, error)
 
 
 def _measure_entry(
@@ -301,9 +308,9 @@ def _measure_entry(
         from sts_dino.eval.runs.mteb_bridge import measure_mteb  # importing mteb takes seconds
 
         find_record = partial(_find_valid_record, scored)
-        results = scored.store.folder / "mteb"
+        results_folder = scored.store.folder / "mteb"
         yield from measure_mteb(
-            task.dataset, embeddings, data.source, settings, find_record, results
+            task.dataset, embeddings, data.source, settings, find_record, results_folder
         )
         return
     task_data = data.read(entry)
@@ -332,7 +339,8 @@ def _find_valid_record(
 ) -> Record | None:
     """Return the record of a task if it still holds for ``data``, with a current interval.
 
-    Returns None without a record; logs the reason for a record that no longer holds.
+    An interval that changed is written to the record. Returns None without a record; logs the
+    reason for a record that no longer holds.
     """
     record = scored.store.find(task.name, split)
     if record is not None:
@@ -362,7 +370,7 @@ def _write_record(scored: ScoredEncoder, new: NewScore) -> Record:
     return scored.store.write(record, new.outcomes)
 
 
-def _log_failure(scored: ScoredEncoder, entry: Entry, error: Exception) -> None:
+def _register_failure(scored: ScoredEncoder, entry: Entry, error: Exception) -> None:
     """Log a failure, add it to ``scored``, and remove the earlier record of the task split.
 
     An entry of MTEB's tasks may have several tasks; their records stay.
@@ -393,8 +401,8 @@ def _log_score(score: TaskScore, note: str) -> None:
 def add_earlier_records(scored: ScoredEncoder) -> ScoredEncoder:
     """Return an encoder with the records of this run and of earlier runs that still hold.
 
-    Earlier records follow in the order of the known tasks. The reason why one does not hold is
-    logged.
+    Earlier records follow in the order of the known tasks. Their intervals are updated on disk, too
+    (``update_interval``). The reason why one does not hold is logged.
     """
     # Collect the earlier records of other tasks that still hold
     keys = {record.key for record in scored.records}
@@ -428,7 +436,7 @@ def _log_left_out(scored: ScoredEncoder, name: str, reason: str) -> None:
 
 
 def require_rising_scores(
-    starts: Sequence[ScoredEncoder], entries: Sequence[Entry], sides: Iterable[ScoredEncoder]
+    starts: Sequence[ScoredEncoder], entries: Sequence[Entry], encoders: Iterable[ScoredEncoder]
 ) -> None:
     """Raise InputError when a user's own scores fall as the cosines of all start encoders rise.
 
@@ -439,7 +447,7 @@ def require_rising_scores(
     Args:
         starts: the encoders that another one is compared with, or the only encoder; at least one.
         entries: the task splits; only a user's own pairs are checked.
-        sides: all encoders of the evaluation, whose records of refused pairs are removed.
+        encoders: all encoders of the evaluation, whose records of refused pairs are removed.
     """
     for entry in entries:
         if entry.task.group != OWN_GROUP or entry.task.metric != "spearman":
@@ -451,10 +459,12 @@ def require_rising_scores(
             continue
 
         # Remove the misleading scores of all encoders
-        for side in sides:
-            side.store.remove(entry.task.name, entry.split)
+        for encoder in encoders:
+            encoder.store.remove(entry.task.name, entry.split)
         score = falling[0].score
-        interval = format_interval(*(score.interval() or (0.0, 0.0)))
+        ends = score.interval()
+        assert ends is not None, "a falling score has an interval"
+        interval = format_interval(*ends)
         raise InputError(
             score.task.removesuffix("/cosine"),
             "its scores fall where texts are more alike: Spearman x 100 of "
@@ -516,7 +526,7 @@ def _compare_with(
         return (), ()
     scores: list[TaskScore] = []
     differences: list[tuple[TaskScore, Difference]] = []
-    # Of two records of one measurement the first counts, so it is written last
+    # Of two records of one measurement the first counts, so the dictionary gets it last
     baseline_records = {
         Measurement.from_score(record.score): record for record in reversed(baseline.records)
     }

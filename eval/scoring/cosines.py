@@ -30,8 +30,8 @@ def measure_sts(data: TaskData, embed: Embed, _: Sequence[int] = ()) -> Measured
     constant human scores has no correlation and is left out of ``parts``. The third argument, the
     seeds of probes, is unused: every measuring function has this signature.
 
-    Raises RunError when all cosines are equal, when an embedding is not finite, and when the
-    aggregation needs the correlation of a constant subset.
+    Raises RunError when all cosines or all human scores are equal, when an embedding is not finite,
+    and when the aggregation needs the correlation of a constant subset.
     """
     # Compute the cosines of all pairs
     task = data.task
@@ -172,7 +172,7 @@ def measure_search(data: TaskData, embed: Embed, _: Sequence[int] = ()) -> Measu
     A query's outcome has the number of its relevant documents as gold value and its score, 0 to 1,
     as predicted value. trec_eval orders documents with equal cosines by their ids. A document with
     the query's own id is left out of its ranking unless it is judged relevant (BEIR always leaves
-    it out).
+    it out). Blank texts are embedded as ``BLANK_TEXT_REPLACEMENT``.
 
     Args:
         data: the queries, the corpus and the judgements.

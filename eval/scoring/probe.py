@@ -332,8 +332,9 @@ def check_sets(*sets: LabelledRows) -> list[ProbeRows]:
     """Check sets of rows, and return them as tensors.
 
     ``sets``: train; train and test; or train, dev and test. Raises InputError, with the name of the
-    set, for features that are not finite or have another dimension than the train features, for a
-    class that the train rows lack, and for classes that are not 0 to k-1 with k ≥ 2.
+    set, for a set without rows or with another number of classes than of feature rows, for features
+    that are not finite or have another dimension than the train features, for a class that the
+    train rows lack, and for classes that are not 0 to k-1 with k ≥ 2.
     """
     X_train, y_train = sets[0]
     classes = np.unique(y_train)
@@ -369,7 +370,7 @@ def check_sets(*sets: LabelledRows) -> list[ProbeRows]:
 
 
 def require_enough_rows(y: Classes, folds: int, nested: bool = False) -> None:
-    """Raise InputError if a fold would lack a class, or a final fit would have no dev rows.
+    """Raise InputError if a fold would lack a class, or a final fit of SentEval no dev rows.
 
     Args:
         y: the classes of the rows, (n,).

@@ -106,7 +106,7 @@ def compute_accuracies(rows: ProbeRows, at: Indices, weights: Tensor) -> Vector:
     """Compute the accuracy, 0 to 1, of C classifiers (C, k, d + 1) on the rows ``at``: (C,)."""
     gold = rows.y[torch.from_numpy(at)]
     right = (predict_classes(rows, at, weights) == gold).sum(1).numpy()
-    return np.asarray(1.0 * right / len(gold))
+    return np.asarray(right / len(gold))
 
 
 BATCH_ROWS = 64  # the toolkit's batch size
@@ -290,14 +290,16 @@ class SentEvalSolver:
             decay: the weight decay of each classifier, (F, R).
             dev: the rows to which the row numbers ``dev`` of a split refer.
         """
+        # Start all classifiers from the same weights
         width = self.rows.dimension + 1
         state = State.start(self.rows.dimension, self.rows.k, decay, self.seed)
         courses = _make_courses(splits, drawn, self.seed)
-        # an accuracy of -1, so that the first check is better
+        # Start at an accuracy of -1, so that the first check is better
         initial_weights = state.weights[..., :width].clone()
         best = Fitted(initial_weights, np.full(decay.shape, -1.0))
         misses = np.zeros(decay.shape, dtype=int)
         is_live = np.ones(decay.shape, dtype=bool)
+
         # As in the toolkit, the last check may come after more than ``max_epoch`` passes
         for _ in range(0, self.pace.max_epoch + 1, self.pace.epoch_size):
             # Pass over the train rows

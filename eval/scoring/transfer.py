@@ -51,7 +51,7 @@ def measure_transfer(data: TaskData, embed: Embed, seeds: Sequence[int]) -> Meas
     The outcomes of the rows are those of the first seed. ``other`` has the accuracy on the dev rows
     or folds, F1 for MRPC, and the standard deviation over several seeds. In the mode ``lbfgs`` a
     seed changes only the folds of TREC and MRPC. Raises InputError, with the task's name, when the
-    rows do not allow the protocol.
+    rows do not allow the protocol; RunError when a fit of the mode ``lbfgs`` does not converge.
     """
     return _measure_over_seeds(data, embed, seeds, _run_probe)
 
@@ -113,7 +113,7 @@ def _measure_over_seeds(
 def _run_probe(task: Task, sets: Sets, scored: SortedRows, seed: int) -> SeedRun:
     """Train and score the task's probe with one seed.
 
-    Raises InputError, with the task's name, when the rows do not allow the protocol.
+    Raises the errors of ``measure_transfer``.
     """
     # A task of a probe declares design and mode; the design names a function of ``probe``
     assert task.design is not None and task.mode is not None, task.name
@@ -199,7 +199,10 @@ def make_pair_features(rows: Rows, order: Indices, embed: Embed, as_snli: bool =
 
 
 def restore_order(sorted_values: Classes | Vector, order: Indices) -> Vector:
-    """Return the values of sorted rows (n,) in the order of the data; ``order`` of SortedRows."""
+    """Return the values of sorted rows, (n,), in the order of the data, as float64.
+
+    ``order`` is that of ``SortedRows``.
+    """
     values = np.empty(len(order))
     values[order] = sorted_values
     return values

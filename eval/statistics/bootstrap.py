@@ -62,7 +62,8 @@ class _Ranking:
 def _make_spearman(gold: Vector, predicted: Matrix) -> Statistic:
     """Make the statistic: Spearman's correlation of ``gold`` (rows,) with each system's values.
 
-    ``predicted`` is (systems, rows).
+    ``predicted`` is (systems, rows). A resample in which either is constant has no correlation:
+    NaN.
     """
     gold_ranking = _Ranking(gold)
     rankings = [_Ranking(system) for system in predicted]
@@ -88,7 +89,7 @@ def _make_pearson(gold: Vector, predicted: Matrix) -> Statistic:
     """Make the statistic: Pearson's correlation of ``gold`` (rows,) with each system's values.
 
     ``predicted`` is (systems, rows). A resample in which either is constant has no correlation:
-    NaN. ``drawn``: how often each row was drawn, (rows, resamples).
+    NaN.
     """
     # Centred values lose less precision in the differences of means below
     y = (gold - gold.mean())[None]
@@ -125,7 +126,10 @@ def _make_accuracy(gold: Vector, predicted: Matrix) -> Statistic:
 
 
 def _make_f1(gold: Vector, predicted: Matrix) -> Statistic:
-    """Make the statistic: F1 of class 1, twice the hits over gold plus predicted positives."""
+    """Make the statistic: F1 of class 1, twice the hits over gold plus predicted positives.
+
+    A resample without gold and predicted positives has no F1: NaN.
+    """
     is_gold = (gold == 1).astype(np.float64)
     is_predicted = (predicted == 1).astype(np.float64)
     is_hit = is_predicted * is_gold
@@ -178,9 +182,9 @@ def resample(
     """Score several systems on the same resamples of the rows: (systems, samples), x 100.
 
     A resample in which a system's score is undefined (a constant side, no positive row) is drawn
-    again; a RuntimeWarning reports their number. Raises RunError when the score of all rows, or of
-    nearly all resamples, is undefined; ValueError when the systems were not scored on the same
-    rows.
+    again; a RuntimeWarning reports their number. Raises RunError when a value is not finite, or the
+    score of all rows, or of nearly all resamples, is undefined; ValueError when the systems were
+    not scored on the same rows.
 
     Args:
         outcomes: the outcomes of each system.
@@ -373,7 +377,7 @@ def make_task_score(
         data_sha256: hash of the rows.
         settings: the settings of the evaluation.
 
-    Raises RunError when the rows cannot be resampled.
+    Raises RunError when the rows cannot be resampled. The task has a metric.
     """
     assert task.metric is not None, task.name
     score = TaskScore(
@@ -387,7 +391,7 @@ def make_task_score(
         family=task.family,
         data_sha256=data_sha256,
         other=measured.other,
-        parts={name: Part(score=score, n=n) for name, (score, n) in measured.parts.items()},
+        parts={name: Part(score=value, n=n) for name, (value, n) in measured.parts.items()},
         seeds=measured.seeds,
         seconds={name: round(value, 6) for name, value in measured.seconds.items()},
         limit=settings.part,

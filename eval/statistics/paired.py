@@ -125,8 +125,8 @@ class Difference:
     def choose_word(self, adjusted: float) -> VerdictWord:
         """Return the verdict by the rule in this module's docstring.
 
-        An untested difference is "not significant".
-        adjusted: the p-value, adjusted over all tasks of the two systems.
+        An untested difference is "not significant". ``adjusted`` is the p-value, adjusted over all
+        tasks of the two systems.
         """
         if self.tested is None or adjusted >= SIGNIFICANCE_LEVEL:
             return "not significant"
@@ -139,7 +139,7 @@ class Difference:
     def make_gain(self, task: str, split: str, adjusted: float) -> Gain:
         """Return the record of a tested difference on a task: interval, test and verdict.
 
-        adjusted: the p-value, adjusted over all tasks of the two systems.
+        ``adjusted`` is the p-value, adjusted over all tasks of the two systems.
         """
         assert self.tested is not None
         interval, test = self.tested
@@ -177,10 +177,12 @@ class Resampled:
             first: number of the first system.
             second: number of the second system.
             reported: the reported scores of both, which may be means over seeds or folds. The
-                difference is between them, and the interval of means over seeds is moved to it: the
-                rows are those of the first seed. A mean over folds differs only slightly from the
-                score of the rows, so its interval stays.
+                difference is between them. Where one is a mean over seeds, the interval, whose rows
+                are those of the first seed, is moved to the difference. A mean over folds differs
+                only slightly from the score of the rows, so its interval stays.
                 None: the difference is between the scores of the rows.
+
+        Raises RunError when a system's score is undefined.
         """
         # Subtract the scores of these rows, and the reported scores
         first_outcomes = self.outcomes[first]
@@ -298,7 +300,7 @@ class Verdict:
 
     @property
     def gain(self) -> Gain:
-        """The tested difference as a gain of the first model."""
+        """The difference, which must be tested, as a gain of the first model."""
         measurement = self.measurement
         return self.difference.make_gain(measurement.task, measurement.split, self.adjusted)
 

@@ -110,6 +110,7 @@ class OwnData:
         """Number of texts that are encoded: both texts of each pair, queries and documents."""
         count = 0
         for splits in self.rows.values():
+            # The texts beside the queries are the documents, beside a pair's text the other one
             second_texts = splits.get(CORPUS, splits[SPLIT])
             count += len(splits[SPLIT]) + len(second_texts)
         return count
@@ -185,7 +186,8 @@ class _Table:
     def get_column(self, plain_name: str) -> str:
         """Return the column with a plain name, one of ``get_plain_names``.
 
-        Raises InputError for several columns with the plain name, unless one is BEIR's ``_id``.
+        Of several columns with the plain name "id", BEIR's ``_id`` is returned. Raises InputError
+        for several columns with another plain name, or without ``_id``.
         """
         columns = [column for column in self.columns if _make_plain(column) == plain_name]
         if len(columns) > 1 and "_id" not in columns:
@@ -215,7 +217,8 @@ class _Table:
 def _get_text(row: Mapping[str, Any], column: str, place: str) -> str:
     """Return a cell as text; ``place`` is FILE:LINE, for errors.
 
-    Raises InputError when the cell holds another type, or half a surrogate pair.
+    Raises InputError when the cell holds something else than text, a number or a date, and when it
+    holds half a surrogate pair.
     """
     text = as_text(row.get(column), place, column)
     try:
@@ -244,8 +247,8 @@ def _find_pair_columns(table: _Table, names: str | None) -> _PairColumns:
     """Find the columns of the two texts and the score.
 
     ``names``: the option ``--columns``, three names with commas; None: the columns are found by
-    their plain names. Raises InputError, with an example of ``--columns``, when a column is
-    missing.
+    their plain names. Raises InputError when a column is missing, when two columns have one plain
+    name, and when ``names`` are not three.
     """
     # Make an example of three columns, of which the file may have fewer
     example_columns = list(table.columns[:3])
@@ -281,8 +284,8 @@ def _find_pair_columns(table: _Table, names: str | None) -> _PairColumns:
 def _read_pairs(path: Path, reading: FileOptions) -> tuple[Task, Rows]:
     """Read scored pairs, and make their task; the log reports merged and skipped rows.
 
-    Raises InputError for missing columns, for fewer than ``LEAST_COUNT`` distinct pairs, and for
-    pairs whose scores or texts allow no correlation.
+    Raises InputError for an unreadable file, missing columns, a cell that is not a text or a score,
+    fewer than ``LEAST_COUNT`` distinct pairs, and scores or texts that allow no correlation.
     """
     table = _Table.read(path, reading.encoding)
     columns = _find_pair_columns(table, reading.columns)
@@ -302,7 +305,6 @@ def _read_pairs(path: Path, reading: FileOptions) -> tuple[Task, Rows]:
     row_count = len(pairs)
     pairs, contradicted = _merge_repeated_pairs(pairs, in_order=columns.is_search)
     _require_enough(path, len(pairs), "distinct pairs", skipped)
-
     _require_varied(path, pairs)
 
     # Log what was read
@@ -343,17 +345,20 @@ def _require_varied(path: Path, pairs: Sequence[tuple[str, str, float]]) -> None
 def _warn_of_missing_mark(path: Path, scores: Sequence[float]) -> None:
     """Warn of a lowest or highest score that looks like a mark for "no judgement".
 
-    Such are -1 below classes from 0 (SNLI), and a score far outside of all others (99, -999).
+    Such are -1 below three or more classes from 0 (SNLI), and a score far outside of all others
+    (99, -999). ``scores`` has two or more distinct values.
     """
     counts = Counter(scores)
     for mark in (min(counts), max(counts)):
         other_scores = [score for score in counts if score != mark]
         lowest, highest = min(other_scores), max(other_scores)
         distance = max(lowest - mark, mark - highest)
-        is_class = (
+        is_below_classes = (
             mark == -1 and lowest == 0 and highest >= 2 and all(map(float.is_integer, other_scores))
         )
-        if is_class or (len(other_scores) >= 3 and distance > 2 * (highest - lowest)):
+        # Far outside is more than twice the range of the others; two others have no typical range
+        is_far_outside = len(other_scores) >= 3 and distance > 2 * (highest - lowest)
+        if is_below_classes or is_far_outside:
             logger.warning(
                 f"{path}: {counts[mark]:,} pairs have the score {mark:g}, the others {lowest:g} to "
                 f"{highest:g}; if {mark:g} means no judgement, empty these cells"
@@ -366,8 +371,8 @@ def _merge_repeated_pairs(
     """Return each distinct pair once, with the mean of its scores.
 
     The bootstrap needs independent rows: with every row repeated 20 times, an interval would be
-    too narrow by the square root of 20. Two pairs are the same when their texts differ only in
-    letter case, white space, invisible characters and Unicode's composition.
+    too narrow by the square root of 20. Two pairs are the same when ``_normalize_text`` makes their
+    texts equal.
 
     Args:
         pairs: (text, other text, score) of each row.
@@ -380,7 +385,7 @@ def _merge_repeated_pairs(
     scores: dict[tuple[str, str], list[float]] = {}
     spellings: dict[tuple[str, str], tuple[str, str]] = {}
     for first, second, score in pairs:
-        key = (_simplify(first), _simplify(second))
+        key = (_normalize_text(first), _normalize_text(second))
         if not in_order and key[0] > key[1]:
             key = (key[1], key[0])
         spellings.setdefault(key, (first, second))
@@ -391,8 +396,12 @@ def _merge_repeated_pairs(
     return distinct, contradicted
 
 
-def _simplify(text: str) -> str:
-    """Return a text as its repetitions have it: composed letters in one case, single spaces."""
+def _normalize_text(text: str) -> str:
+    """Return a text in a form that spellings of one text share.
+
+    Letters are composed (NFC) and case-folded, white space is a single space, and format characters
+    (Unicode's category Cf, e.g. a zero-width space) are removed.
+    """
     visible = "".join(letter for letter in text if unicodedata.category(letter) != "Cf")
     return " ".join(unicodedata.normalize("NFC", visible.casefold()).split())
 
@@ -442,13 +451,14 @@ def _read_search(
 
     Returns ``SPLIT`` → rows (query id, text, number of relevant documents), ``CORPUS`` → rows
     (document id, text, 0) and ``QRELS`` → rows (query id, document id, grade). The log reports
-    skipped queries. Raises InputError for judgements of unknown ids, and for too few queries.
+    skipped queries. Raises InputError for an unreadable file, for judgements of unknown ids, when
+    no judgement is relevant, and for fewer than ``LEAST_COUNT`` queries.
     """
     # Read the three files
     queries = _read_texts(queries_path, "query", encoding)
     documents = _read_texts(corpus_path, "document", encoding)
-    judged_files = ((queries_path.name, queries), (corpus_path.name, documents))
-    grades = _read_judgements(qrels_path, judged_files, encoding)
+    known_texts = ((queries_path.name, queries), (corpus_path.name, documents))
+    grades = _read_judgements(qrels_path, known_texts, encoding)
 
     # Keep the queries that have a text and a relevant document
     relevant_counts = Counter(query for (query, _), grade in grades.items() if grade > 0)
@@ -498,30 +508,33 @@ class _Judgement(NamedTuple):
 
 
 def _read_judgements(
-    path: Path, judged_files: Sequence[tuple[str, Mapping[str, str]]], encoding: str | None
+    path: Path, known_texts: Sequence[tuple[str, Mapping[str, str]]], encoding: str | None
 ) -> dict[tuple[str, str], float]:
     """Read (query id, document id) → grade; a negative grade becomes 0, not relevant.
 
-    judged_files: (file name, id → text) of the queries and of the documents. Raises InputError for
-    an unknown id, for a repeated judgement and for a grade that is not a whole number.
+    known_texts: (file name, id → text) of the queries and of the documents. Raises InputError for
+    an unknown id, a repeated judgement, a missing grade, and a grade that is not a whole number.
     """
     grades: dict[tuple[str, str], float] = {}
-    unknown: list[tuple[str, str]] = []
+    # (file name, unknown id) → place of its first judgement
+    unknown: dict[tuple[str, str], str] = {}
     for place, query, document, grade in _iter_judgements(path, encoding):
         if (query, document) in grades:
             ids = f"query {_quote_id(query)} and document {_quote_id(document)}"
             raise InputError(place, f"judges {ids} twice")
         # Collect unknown ids, so that the error has their number
-        for text_id, (file, texts) in zip((query, document), judged_files, strict=True):
+        for text_id, (file, texts) in zip((query, document), known_texts, strict=True):
             if text_id not in texts:
-                unknown.append((place, f"names the id {_quote_id(text_id)}, which {file} lacks"))
+                unknown.setdefault((file, text_id), place)
         if grade is None or not grade.is_integer():
             problem = "has no score" if grade is None else f"its score is {grade:g}"
             raise InputError(place, problem, allowed="whole numbers; above 0 is relevant")
         grades[query, document] = max(grade, 0.0)
     if unknown:
+        (file, text_id), place = next(iter(unknown.items()))
+        problem = f"names the id {_quote_id(text_id)}, which {file} lacks"
         hint = f"{len(unknown)} such ids in all; give files of one collection"
-        raise InputError(*unknown[0], hint=hint)
+        raise InputError(place, problem, hint=hint)
     return grades
 
 
@@ -529,8 +542,8 @@ def _iter_judgements(path: Path, encoding: str | None) -> Iterator[_Judgement]:
     """Yield the judgements of a file: TREC's four columns, or a table with a header.
 
     TREC's lines are query, iteration, document and grade, without a header. The first line that is
-    not blank decides the format. Raises InputError for another line in a file of TREC, and for a
-    table without the three columns.
+    not blank decides the format. Raises InputError for a missing or unreadable file, for another
+    line in a file of TREC, and for a table without a header or without the three columns.
     """
     # Read the first line that is not blank
     if not path.is_file():
@@ -580,7 +593,8 @@ def _is_trec_line(line: str) -> bool:
 def _read_texts(path: Path, kind: Side, encoding: str | None) -> dict[str, str]:
     """Read id → text of queries or documents; as in BEIR, a document's title precedes its text.
 
-    Raises InputError for a text without an id, and for an id that occurs twice.
+    A text may be blank. Raises InputError for an unreadable file, a missing column, a text without
+    an id, and an id that occurs twice.
     """
     table = _Table.read(path, encoding)
     columns = [table.find_column(ID_COLUMNS[kind]), table.find_column(TEXT_COLUMNS[kind])]

@@ -73,7 +73,7 @@ def _declare_years(layout: Layout, suffix: str = "") -> list[DataSet]:
         year = dataset.removeprefix("sts")
         folder = layout_files.year.format(year)
         parts = make_parts(folder, {"test": files}, reader)
-        datasets.append(DataSet(f"{dataset}{suffix}", layout, parts, dataset))
+        datasets.append(DataSet(f"{dataset}{suffix}", layout, parts, sentences=dataset))
     return datasets
 
 
@@ -319,7 +319,7 @@ def _declare_transfer(
 
 
 def _declare_two_classes(name: str, words: str, folder: str, *files: str) -> Classification:
-    """Declare a classification without splits; its two ``files`` have class 1 and class 0."""
+    """Declare a classification without splits; its two ``files`` have class 1, then class 0."""
     return _declare_transfer(name, words, folder, {"all": files}, rows.read_two_classes)
 
 

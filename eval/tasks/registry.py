@@ -111,9 +111,7 @@ def find_task(name: str) -> Task:
         choices = [*GROUPS, *TASKS]
         allowed = [*GROUPS, "or a task of these", f"{MTEB}NAME"]
     hint = suggest_choice(name, choices)
-    raise InputError(
-        "evaluation.task", f"unknown task {name!r}", allowed=", ".join(allowed), hint=hint
-    )
+    raise InputError("task", f"unknown name {name!r}", allowed=", ".join(allowed), hint=hint)
 
 
 @dataclass(frozen=True)
@@ -188,15 +186,16 @@ DEFINITIONS = (
 )
 
 
-def compute_averages(scores: Iterable[TaskScore]) -> tuple[Average, ...]:
-    """Compute every declared average whose tasks all have a score.
+def is_averaged(task: str, split: str) -> bool:
+    """Return whether averages use the score of a task on a split.
 
-    Only scores on the splits ``test`` and ``all``, and the scores of validation tasks, are used.
+    They use scores on the splits ``test`` and ``all``, and every score of a validation task.
     """
-    by_task = {}
-    for score in scores:
-        is_validation_task = VALIDATION in score.task
-        if score.split in ("test", "all") or is_validation_task:
-            by_task[score.task] = score
+    return split in ("test", "all") or VALIDATION in task
+
+
+def compute_averages(scores: Iterable[TaskScore]) -> tuple[Average, ...]:
+    """Compute every declared average whose tasks all have a score that ``is_averaged`` allows."""
+    by_task = {score.task: score for score in scores if is_averaged(score.task, score.split)}
     averages = [definition.compute(by_task) for definition in DEFINITIONS]
     return tuple(average for average in averages if average is not None)

@@ -53,7 +53,7 @@ class DataFile:
             encoding: the file's encoding.
             header: whether the first line is skipped.
 
-        Raises InputError, naming the line, for fewer cells.
+        Raises InputError, naming the line, for fewer cells, and the error of ``split_lines``.
         """
         for number, line in enumerate(self.split_lines(encoding), start=1):
             if header and number == 1:
@@ -106,7 +106,7 @@ class Rows:
         ``target`` is the number of a class of ``classes``, or without classes a score. No tuples
         make rows without columns.
         """
-        # The last column is the target
+        # The last column is the target; without rows it is the only column, and empty
         *columns, target = zip(*rows, strict=True) if rows else ((),)
         dtype = np.int64 if classes else np.float64
         numbers = np.array(target, dtype=dtype)
@@ -143,6 +143,7 @@ class Rows:
 
         A subset without a chosen row is left out.
         """
+        # A subset keeps the chosen rows between its bounds
         subsets = []
         for name, *bounds in self.subsets:
             start, stop = np.searchsorted(chosen, bounds).tolist()
@@ -323,7 +324,7 @@ def read_table(
 ) -> Rows:
     """Read tab-separated files, one after the other.
 
-    Raises InputError naming the line that is not in this form.
+    Raises InputError naming the line with too few columns, an unknown class or a wrong score.
 
     Args:
         files: contents of the files.
@@ -433,7 +434,8 @@ def read_sts_year(files: Sequence[DataFile], subsets: Sequence[str], form: TextF
         subsets: the names of the subsets, in the toolkit's order.
         form: function that converts a text to the dataset's text form.
 
-    Raises InputError when a subset's files differ in length, or a score is not within 0 … 5.
+    Raises InputError when a subset's files differ in length, a line of texts has fewer than two
+    columns, or a score is not within 0 … 5.
     """
     input_files = files[::2]
     gold_files = files[1::2]

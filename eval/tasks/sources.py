@@ -53,7 +53,7 @@ def read_from_directory(root: Path, option: str, name: str) -> DataFile:
     if not root.is_dir():
         raise InputError(root, "no such directory", hint=f"check {option}")
 
-    # Beside the folder ``downstream`` lies ``probing``
+    # The folder ``downstream`` stands for its parent, which has ``probing``, too
     is_downstream = root.resolve().name == "downstream" and not (root / "downstream").is_dir()
     folder = root.parent if is_downstream else root
     for candidate in list_layout_names(name):
@@ -61,7 +61,7 @@ def read_from_directory(root: Path, option: str, name: str) -> DataFile:
         if path.is_file():
             return DataFile(str(path), path.read_bytes())
     raise InputError(
-        root / name,
+        folder / name,
         "no such data file",
         hint=f"{option} needs the whole layout: restore the file, or score without its task",
     )
@@ -126,7 +126,8 @@ class Repository:
         """Read a file from the repository, or from its ``senteval.tar``.
 
         The first file that the repository lacks downloads the archive, which is read from then on.
-        Raises InputError when neither has the file, RunError when the Hub does not answer.
+        Raises InputError when neither has the file or the revision does not exist, RunError when
+        the Hub does not answer.
         """
         if self._archive is None:
             for candidate in list_layout_names(name):
@@ -240,7 +241,10 @@ class Source:
         return {split: self._read_rows(declared, split) for split in splits}
 
     def has(self, dataset: str, split: str) -> bool:
-        """Whether a place is known for the split's files; ``load`` checks that they exist."""
+        """Return whether a place is known for the files of a published dataset's split.
+
+        ``load`` checks that the files exist. Raises InputError for an unknown dataset.
+        """
         return self._find_reader(find_dataset(dataset), split) is not None
 
     def _read_rows(self, dataset: DataSet, split: str) -> Rows:
@@ -282,7 +286,8 @@ def read_checked_rows(
 ) -> Rows:
     """Parse a split's files, and check the rows against their pin, if there is one.
 
-    Raises InputError, naming ``place``, when the rows differ from the pin.
+    Raises InputError, naming ``place``, when the rows differ from the pin, and the errors of the
+    split's reader.
     """
     rows = dataset.parts[split].reader(files)
     dataset_pins = pins.get(dataset.name, {})
@@ -375,17 +380,20 @@ class TaskReader:
         return TaskData(task, entry.split, rows_by_split)
 
     def _load(self, entry: Entry, splits: list[str]) -> dict[str, Rows]:
-        """Load splits of the entry's dataset, or the file that a recipe names for its split."""
-        if entry.path is None or not splits:
-            return self.source.load(entry.task.dataset, splits)
-        return {entry.split: read_named_file(entry.path, entry.task, entry.split)}
+        """Load splits of the entry's dataset, or the file that a recipe names for its split.
+
+        Without ``splits`` nothing is read.
+        """
+        if entry.path is not None and splits:
+            return {entry.split: read_named_file(entry.path, entry.task, entry.split)}
+        return self.source.load(entry.task.dataset, splits)
 
 
 def read_named_file(path: Path, task: Task, split: str) -> Rows:
     """Read the pairs of a split whose published data are one file, from a copy at ``path``.
 
-    Raises InputError when the file is missing or has other rows, and for a task that needs more
-    than one file.
+    Raises InputError when the file is missing, damaged or has other rows, and for a task that needs
+    more than one file.
     """
     dataset = find_dataset(task.dataset)
     if len(dataset.find_part(split).files) != 1 or task.fitted_on or task.design:

@@ -121,6 +121,7 @@ HELD_OUT = Design(
     "score_held_out",
     ("train", "validation", "test"),
     "test",
+    # The validation rows take the place of the test rows
     Design(
         "the best accuracy on validation",
         "score_held_out",

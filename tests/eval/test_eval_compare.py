@@ -32,6 +32,7 @@ from sts_dino.eval.compare.tables import (
 )
 from sts_dino.eval.runs.records import read_evaluation
 from sts_dino.eval.statistics.paired import Measurement
+from sts_dino.eval.tasks.registry import DEFINITIONS
 from sts_dino.hub.contract.measured import VariantPlan
 from sts_dino.hub.errors import InputError
 from sts_dino.hub.plot_style import shorten_name
@@ -208,6 +209,32 @@ def test_scores_without_rows_are_not_tested_and_say_so(places, tmp_path):
     assert "not tested: the scored rows of one were not kept" in shown
     header = format_verdicts_csv(found)
     assert pd.read_csv(StringIO(header)).columns[-2:].tolist() == ["verdict", "limit"], header
+
+
+def test_an_average_of_validation_tasks_leaves_out_a_model_with_other_rows(tmp_path):
+    name = "validation-senteval"
+    tasks = next(definition.tasks for definition in DEFINITIONS if definition.name == name)
+    rows = {task: planted(task, 0.8, rows=200) for task in tasks}
+    other_rows = rows | {"sst2/senteval-validation": planted(tasks[0], 0.8, rows=100)}
+    first = evaluation(tmp_path / "a", "org/first", rows)
+    second = evaluation(tmp_path / "b", "org/second", other_rows)
+    found = compare_evaluations([read_evaluation(first), read_evaluation(second)])
+    averages = {row.average.name: sorted(row.scores) for row in found.averages}
+    assert averages[name] == ["org/first"]
+
+
+def test_a_note_on_seeds_stands_only_at_pairs_with_several_seeds(tmp_path):
+    rows = planted("stsb/cosine", 0.8)
+    seeds = {"task": "mteb/STS12", "seeds": (1, 2)}
+    of_seeds = measured("stsb/cosine", rows).model_copy(update=seeds)
+    folders = [
+        evaluation(tmp_path / name, f"org/{name}", {"stsb/cosine": rows}, more=more)
+        for name, more in (("a", ()), ("b", (of_seeds,)), ("c", (of_seeds,)))
+    ]
+    found = compare_evaluations([read_evaluation(folder) for folder in folders])
+    notes = {table.title: " ".join(table.notes) for table in make_result_tables(found)}
+    with_note = [title for title, note in notes.items() if "a mean over several seeds" in note]
+    assert with_note == ["Differences: org/b minus org/c"]
 
 
 def test_markdown_renders_the_hostile_name_as_text(written):

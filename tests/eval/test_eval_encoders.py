@@ -10,6 +10,8 @@ import time
 import tracemalloc
 from collections import Counter
 from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import encoder_functions
@@ -26,7 +28,7 @@ from transformers import AutoTokenizer
 
 from sts_dino.eval.encoders import embeddings as module
 from sts_dino.eval.encoders import load
-from sts_dino.eval.encoders.embeddings import Embeddings, hash_text
+from sts_dino.eval.encoders.embeddings import Embeddings, compute_text_cosines, hash_text
 from sts_dino.eval.encoders.load import load_encoder, wrap
 from sts_dino.hub.contract.run_dir import Manifest, write_manifest
 from sts_dino.hub.errors import InputError, RunError
@@ -524,3 +526,24 @@ def test_texts_beyond_the_encoders_length_are_counted(saved, capsys):
     assert "warning: tiny: 38 of 40 documents are cut at 16 tokens" in capsys.readouterr().err
     warn_of_cut_texts(encoder, texts[:2], "tiny", "documents")
     assert not capsys.readouterr().err
+
+
+def test_a_cache_that_cannot_be_opened_is_an_error_with_its_path(tmp_path):
+    with Embeddings(wrap(encoder_functions.pinned, "m"), tmp_path) as embeddings:
+        path = embeddings.path
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(RunError, match="sqlite: cannot be read or written: unable to open"):
+        Embeddings(wrap(encoder_functions.pinned, "m"), tmp_path)
+
+
+def test_cosines_of_texts_respect_the_largest_call_of_an_encoder():
+    seen = Seen(encoder_functions.pinned)
+    encoder = replace(wrap(seen, "small calls"), max_call_texts=8)
+    assert compute_text_cosines(encoder, TEXTS[:20], TEXTS[:20]) == pytest.approx([1.0] * 20)
+    assert [len(call) for call in seen.calls[1:]] == [8, 8, 4]
+
+
+def test_a_folder_in_the_root_directory_is_named_without_the_root():
+    assert load._name_folder(Path("/model")) == "model"
+    assert load._name_folder(Path("/models/model")) == "models/model"

@@ -3,6 +3,7 @@ two encoders.
 """
 
 import json
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -392,6 +393,10 @@ def test_search_is_scored_as_beir_scores_it(tmp_path, capsys):
         measure_search(tmp_path, qrels=without_header, name="q.tsv")
     with pytest.raises(InputError, match=r"q\.txt:13: is not a line of TREC's judgements: q1 d1"):
         measure_search(tmp_path, qrels=f"{TREC_LINES}q1 d1\n")
+    unknown_ids = "q1 0 x 1\nq2 0 x 1\ny 0 d1 1\n"
+    unknown = r"q\.txt:13: names the id 'x', which corpus\.jsonl lacks; 2 such ids in all"
+    with pytest.raises(InputError, match=unknown):
+        measure_search(tmp_path, qrels=f"{TREC_LINES}{unknown_ids}")
 
     # empty documents and queries are counted
     capsys.readouterr()
@@ -442,3 +447,14 @@ def test_pairs_are_refused_only_where_every_start_encoder_falls(tmp_path):
     for starts in ([falls], [falls, falls]):
         with pytest.raises(InputError, match=r"-50.00 \[-80.00, -20.00\] by falls"):
             require_rising_scores(starts, entries, starts)
+
+
+def test_a_long_file_name_in_another_script_is_kept_and_found_again(tmp_path, capsys):
+    names = [f"{'句' * 40}{number}.csv" for number in (1, 2)]
+    for number, name in enumerate(names):
+        path = own_pairs(tmp_path, name=name, rows=12 + number)
+        source = Source(own=read_own(OwnFiles(path)))
+        for note in (r"\d.\d s", "kept"):
+            score_encoder(wrap(words, "words"), [], source, QUICK, tmp_path / "out")
+            assert re.search(rf"{12 + number} pairs \({note}\)", capsys.readouterr().err)
+    assert len(Records(tmp_path / "out").list_records()) == 2

@@ -19,6 +19,7 @@ from sts_dino.eval.compare.run import compare
 from sts_dino.eval.compare.tables import format_results
 from sts_dino.eval.encoders.load import wrap
 from sts_dino.eval.run import app
+from sts_dino.eval.runs.job import parse_seeds
 from sts_dino.eval.runs.records import Records, get_records_folder, read_evaluation
 from sts_dino.eval.runs.score import make_results, score_tasks
 from sts_dino.eval.statistics.bootstrap import EvaluationSettings
@@ -26,6 +27,7 @@ from sts_dino.eval.tasks.sources import Source, TaskReader
 from sts_dino.hub.cli import run_app
 from sts_dino.hub.contract.results import Limit, read_results
 from sts_dino.hub.contract.run_dir import Manifest, lock_run, write_manifest
+from sts_dino.hub.errors import InputError
 
 STSB = Path(__file__).parents[2] / "assets" / "stsb"
 EVALUATION = [
@@ -255,3 +257,11 @@ def test_the_pages_example_for_notebooks_scores_an_encoder(capsys):
     example = page.partition("```python\n")[2].partition("```")[0]
     exec(compile(example, "docs/protocols.md", "exec"), {})
     assert "stsb/cosine" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("seeds", ["1,01", "4294967296", "-1", "1.5", "9" * 5000])
+def test_seeds_that_numpy_refuses_or_that_repeat_are_refused(seeds):
+    with pytest.raises(InputError, match=r"--seeds: .* are not distinct seeds; allowed: e.g. 1111"):
+        parse_seeds([seeds])
+    assert parse_seeds(["0,4294967295", " 7 "]) == (0, 4294967295, 7)
+    assert parse_seeds([]) == (1111,)

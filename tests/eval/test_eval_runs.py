@@ -4,9 +4,11 @@ back by others.
 
 import multiprocessing
 import os
+import secrets
 import signal
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from senteval_layout import bag_of_words, one_task, write_senteval
 
 from sts_dino.eval.compare.tables import format_results
 from sts_dino.eval.encoders.load import wrap
+from sts_dino.eval.runs.job import find_sibling_model
 from sts_dino.eval.runs.records import (
     Record,
     Records,
@@ -138,7 +141,7 @@ def _killed(folder, root, write, path):
     def deadly(target, *arguments):
         if target.name == path:
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.with_name(f".{path}.1.tmp").write_text("half")
+            target.with_name(f".{path}.{secrets.token_hex(8)}.tmp").write_text("half")
             os.kill(os.getpid(), signal.SIGKILL)
         return plain(target, *arguments)
 
@@ -172,6 +175,16 @@ def test_a_killed_run_goes_on_at_the_task_it_was_at(
     assert list(map(without_seconds, again.records)) == list(map(without_seconds, whole[1].records))
 
 
+def test_other_hidden_files_of_a_folder_are_no_leftovers(tmp_path):
+    leftover = tmp_path / "tasks" / ".sts12--all--test.json.0123456789abcdef.tmp"
+    others = [tmp_path / ".notes.tmp", tmp_path / "mine" / ".report.docx.tmp"]
+    for path in (leftover, *others):
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    Records(tmp_path).clear_leftovers()
+    assert [path.exists() for path in (leftover, *others)] == [False, True, True]
+
+
 def test_an_evaluation_is_read_from_its_folder_its_file_or_a_run_directory(whole, root, tmp_path):
     folder, scored = whole
     results = make_results(scored)
@@ -193,6 +206,17 @@ def test_an_evaluation_is_read_from_its_folder_its_file_or_a_run_directory(whole
         get_records_folder(model) / "results.json", more
     )  # of other tasks than its recipe's as well
     assert read_evaluation(model).results == more
+
+
+@pytest.mark.parametrize(("here", "path"), [("", "."), ("inner", "..")])
+def test_the_files_beside_the_current_folder_are_found(tmp_path, monkeypatch, here, path):
+    (tmp_path / "run" / "inner").mkdir(parents=True)
+    (tmp_path / "run.base").mkdir()
+    monkeypatch.chdir(tmp_path / "run" / here)
+    assert get_records_folder(Path(path)) == tmp_path / "run.evaluation"
+    assert find_sibling_model(path, "base") == str(tmp_path / "run.base")
+    with pytest.raises(InputError, match="no results yet"):
+        read_evaluation(path)
 
 
 def test_outcomes_of_another_score_are_not_handed_out(whole, root, tmp_path):

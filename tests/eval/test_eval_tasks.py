@@ -13,6 +13,7 @@ from sts_dino.eval.tasks.registry import (
 )
 from sts_dino.eval.tasks.rows import Rows, draw_indices, draw_rows
 from sts_dino.hub.contract.results import TaskScore
+from sts_dino.hub.errors import InputError
 from sts_dino.hub.papers import load_papers
 
 TABLES = [table for paper in load_papers().values() for table in paper.tables]
@@ -91,6 +92,8 @@ def test_groups_expand_in_order_and_each_task_is_there_once():
     assert found[0].name == "stsb/cosine"
     assert found[-1].name == "mteb/STS22"
     assert len(found) == len(set(found)) == len(GROUPS["sts"]) + 1
+    with pytest.raises(InputError, match=r"^task: unknown name 'stsb/cosin'; allowed: stsb/cosine"):
+        find_tasks(["stsb/cosin"])
 
 
 def pairs(sizes: tuple[int, ...]) -> Rows:

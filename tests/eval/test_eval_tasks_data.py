@@ -181,6 +181,10 @@ def test_the_downstream_folder_itself_is_accepted_and_so_is_its_content(planted,
         }
         assert len(hashes) == 1
     assert len(downstream.load("wc", ["test"])["test"])  # probing lies beside downstream
+    missing = shutil.copytree(planted[0] / "downstream", tmp_path / "cut" / "downstream")
+    shutil.rmtree(missing / "MR")
+    with pytest.raises(InputError, match=f"^{missing}/MR/rt-polarity.pos: no such data file"):
+        Source(missing, pins=pins).load("mr", ["all"])
 
 
 ALTERED = {

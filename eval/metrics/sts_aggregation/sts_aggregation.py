@@ -45,6 +45,11 @@ class StsAggregation(evaluate.Metric):
         subsets: Sequence[str],
         correlation: str = "spearman",
     ) -> dict[str, Any]:
+        """Return the results that ``INPUTS`` lists.
+
+        Raises ValueError for an unknown correlation, and for a subset in which a side is constant
+        or not finite.
+        """
         if correlation not in intervals.CORRELATIONS:
             raise ValueError(f"unknown correlation {correlation!r}; allowed: spearman, pearson")
 
