@@ -559,6 +559,31 @@ def test_an_estimate_is_made_once_for_the_same_recipes(corpus, tmp_path, monkeyp
     estimate_adaptation(Adaptation.load(found.out, found.dataset_recipe, found.model_recipe, None))
     assert len(asked) == 4
 
+    # Other workers are predicted anew, and so is what a damaged file held.
+    more = Adaptation.load(found.out, found.dataset_recipe, found.model_recipe, 2)
+    estimate_adaptation(more)
+    assert len(asked) == 6
+    for content in ("{", '{"recipes": []}', "[]"):
+        (found.out / ESTIMATE_FILE).write_text(content)
+        estimate_adaptation(more)
+    assert len(asked) == 12
+
+
+def test_an_estimate_without_a_judge_is_made_anew_once_the_judge_is_installed(
+    corpus, tmp_path, monkeypatch
+):
+    found = proposed(corpus, tmp_path / "out", "builtin")
+    without = AdaptationEstimate(1.0, 0.0, 1.0, 1.0, 1.0, 10, 1, 1.0, read=[])
+    monkeypatch.setattr("sts_dino.adapt.read_answer", lambda *_, **__: {"rows": 1})
+    monkeypatch.setattr("sts_dino.adapt.compute_estimate", lambda *_: without)
+    monkeypatch.setattr("sts_dino.eval.encoders.load.has_default_judge", lambda _: False)
+    assert estimate_adaptation(found) == without
+    with_judge = replace(without, verify=9.0)
+    monkeypatch.setattr("sts_dino.adapt.compute_estimate", lambda *_: with_judge)
+    assert estimate_adaptation(found) == without
+    monkeypatch.setattr("sts_dino.eval.encoders.load.has_default_judge", lambda _: True)
+    assert estimate_adaptation(found) == with_judge
+
 
 def test_without_an_estimate_no_pilot_runs_and_the_same_steps_follow(corpus, tmp_path, monkeypatch):
     class StepsFollow(Exception):
@@ -616,6 +641,11 @@ def test_a_folder_that_was_begun_names_its_language_model_and_refuses_another_co
     copy.write_text("".join(f"{text} Again.\n" for text in TEXTS), encoding="utf-8")
     with pytest.raises(InputError, match=rf"was begun with {corpus}, not with {copy}"):
         proposed(copy, out, "builtin")
+
+    # Nor does a Hub dataset of the same name, also beside a recipe of sts-dino new
+    (out / "choices.json").unlink()
+    with pytest.raises(InputError, match=rf"was begun with {corpus}, not with org/texts@v1"):
+        proposed("org/texts@v1.0.0", out, "builtin")
 
 
 @pytest.mark.parametrize(

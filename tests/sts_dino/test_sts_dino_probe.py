@@ -170,8 +170,7 @@ def test_a_template_that_cannot_be_tried_leaves_the_plain_prompt(tmp_path, templ
     recipe_path, done = proposed(tmp_path, template=template, count=count)
     assert not load_recipe(recipe_path, DatasetRecipe).model.chat_template
     assert "the model has a chat template" in recipe_path.read_text(encoding="utf-8")
-    again = outcome_of(probe, recipe_path, "--both", "--sentences", "8", "--seconds", "600")
-    assert says in done.stderr + again.stderr
+    assert says in done.stderr
 
 
 @pytest.mark.slow("a process of its own, killed")
@@ -233,6 +232,27 @@ def test_the_template_is_proposed_when_significantly_more_pairs_fit():
     near = {"1": "0000" + "1" * 20, "0": "1" * 24}
     choice = probe.compare_prompts(quality(near), quality(good, chat=True))
     assert not choice.chat and "p = 0.12" in choice.lines[-1]
+
+
+def test_figures_of_other_sentences_are_not_compared(tmp_path, monkeypatch):
+    recipe_path, _ = proposed(tmp_path, "--no-probe", template=TEMPLATE)
+    recipe = load_recipe(recipe_path, DatasetRecipe)
+    saved = {8: quality({"1": "1" * 8, "0": "1" * 8}), 9: quality({"1": "1" * 9, "0": "1" * 9})}
+    save_pair_quality(probe.set_template(recipe, False), saved[8])
+    save_pair_quality(probe.set_template(recipe, True), saved[9])
+    measured = [quality({"1": "11", "0": "11"}, chat=chat) for chat in (False, True)]
+    monkeypatch.setattr(probe, "load_engine", lambda recipe: None)
+    monkeypatch.setattr(probe, "measure_kinds", lambda *_: measured)
+    assert probe.probe_recipe(recipe, both=True) == measured
+
+
+def test_the_next_command_quotes_a_path_with_a_space(tmp_path):
+    folder = tmp_path / "my texts"
+    folder.mkdir()
+    recipe_path, _ = proposed(folder, "--no-probe")
+    save_pair_quality(load_recipe(recipe_path, DatasetRecipe), quality({"1": "11", "0": "11"}))
+    done = outcome_of(probe, recipe_path)
+    assert f"sts-dino write '{recipe_path}'" in done.stderr
 
 
 def test_weak_pairs_ask_for_a_better_model(tmp_path, capsys):
