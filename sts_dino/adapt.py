@@ -681,7 +681,7 @@ def estimate_adaptation(adaptation: Adaptation) -> AdaptationEstimate:
     ``ESTIMATE_FILE`` keeps the prediction. A later call with the same recipes, workers, judge and
     number of own texts reads it there. Raises InputError or RunError when a pilot fails.
     """
-    # Read the prediction of an earlier call.
+    # Read the prediction of an earlier call, if nothing that it depends on has changed.
     path = adaptation.out / ESTIMATE_FILE
     key = [hash_file(adaptation.dataset_recipe), hash_file(adaptation.model_recipe)]
     if adaptation.own.text_count:
@@ -745,7 +745,7 @@ def estimate_teaching(adaptation: Adaptation, texts: Sequence[str], generated: i
 
     Raises InputError or RunError when the pilot fails.
     """
-    from sts_dino.teach import read_sentences
+    from sts_dino.teach import MOST_TEXTS, read_sentences
 
     with TemporaryDirectory() as folder:
         sample = Path(folder, "sample.txt")
@@ -758,7 +758,7 @@ def estimate_teaching(adaptation: Adaptation, texts: Sequence[str], generated: i
 
     # Starting takes the same time for any number of texts; encoding grows with the number.
     starting = seconds - facts["seconds"]
-    count = generated + len(read_sentences(adaptation.dataset_recipe))
+    count = min(MOST_TEXTS, generated + len(read_sentences(adaptation.dataset_recipe)))
     return float(starting + facts["seconds"] * count / facts["texts"])
 
 
@@ -914,7 +914,7 @@ def _is_verified(adaptation: Adaptation) -> bool:
     """Return whether label agreement was measured on the dataset's present rows."""
     try:
         return Fidelity.read(adaptation.pairs, require_complete(adaptation.pairs)) is not None
-    except InputError:  # measured on other rows
+    except InputError:  # measured on other rows, or the dataset is unfinished
         return False
 
 
@@ -968,6 +968,7 @@ def format_estimate(adaptation: Adaptation, estimate: AdaptationEstimate) -> str
 
     Steps of less than 0.05 minutes have no row.
     """
+    # What each step does
     limit = adaptation.dataset.source.limit
     start = adaptation.model.base.start
     descriptions = {
@@ -978,12 +979,16 @@ def format_estimate(adaptation: Adaptation, estimate: AdaptationEstimate) -> str
         "control": "as many of the SimCSE baseline, on the source sentences alone",
         "score": f"the encoder {start}, the SimCSE baseline and the trained encoder",
     }
+
+    # The table of the steps; one that is left out has no minutes
     rows = [("step", "minutes", "")]
     for name, description in descriptions.items():
         minutes = _format_minutes(getattr(estimate, name))
         if minutes != "0.0":
             rows.append((name, minutes, description))
     rows.append(("all", _format_minutes(estimate.seconds), ""))
+
+    # The lines around it
     lines = [
         "estimate, by pilots on this machine:",
         "",
@@ -1115,7 +1120,8 @@ def suggest_trials(
         embeddings = " and the time of its embeddings" if minutes else ""
         trials.append(f"a teacher (--teacher {SUGGESTED_TEACHER}{minutes}{embeddings})")
 
-    # More sentences of the corpus: all steps but the scores take longer
+    # More sentences of the corpus: twice as many, or as many as pairs gained with. All steps but
+    # the scores take longer.
     used = adaptation.dataset.source.limit or 0
     most = max(2 * used, FEWEST_WITH_GAIN)
     limit = min(most, count_sentences(adaptation))
@@ -1216,6 +1222,8 @@ def compare_with_downloads(adaptation: Adaptation) -> OwnVerdict:
     folder = get_records_folder(adaptation.encoder)
     evaluation = read_evaluation(folder)
     scores = evaluation.results.scores
+
+    # Describe each comparison, and collect the words of its verdicts: better, worse or neither
     own_names = {task.name for task in own_tasks}
     lines: list[str] = []
     words: set[str] = set()
@@ -1225,4 +1233,5 @@ def compare_with_downloads(adaptation: Adaptation) -> OwnVerdict:
         for verdict in verdicts:
             if verdict.measurement.task in own_names:
                 words.add(verdict.word)
-    return OwnVerdict(tuple(lines), words <= {"better"}, "worse" in words)
+    is_better = all(word == "better" for word in words)
+    return OwnVerdict(tuple(lines), is_better, is_worse="worse" in words)

@@ -471,6 +471,7 @@ def choose_prompt(text: str, recipe_path: Path, usable: int) -> PromptChoice | N
     """
     from sts_dino.release.stages import read_answer
 
+    # The recipe's paths are relative to its folder, so the draft is written there.
     draft = get_draft_path(recipe_path)
     write_text(draft, text)
     try:
@@ -478,6 +479,8 @@ def choose_prompt(text: str, recipe_path: Path, usable: int) -> PromptChoice | N
         figures = find_both(recipe)
         if figures is not None:
             return compare_prompts(*figures)
+
+        # Probe both kinds of prompt where the model, the judge and the corpus allow it.
         obstacle = find_obstacle(recipe)
         if obstacle is not None:
             raise obstacle
@@ -491,6 +494,8 @@ def choose_prompt(text: str, recipe_path: Path, usable: int) -> PromptChoice | N
         return None
     finally:
         draft.unlink(missing_ok=True)
+
+    # A template that cannot be used has no figures.
     qualities = [PairQuality.model_validate(quality) for quality in answer]
     return compare_prompts(*qualities) if len(qualities) == 2 else None
 

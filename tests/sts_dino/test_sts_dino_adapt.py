@@ -47,6 +47,7 @@ from sts_dino.hub.process import measure_peak_rss_mb
 from sts_dino.new import CorpusChoices, propose, propose_encoder
 from sts_dino.proposals.recipes import BUILT_IN, GENERATORS_BY_GAIN, choose_base, choose_generator
 from sts_dino.release.stages import Step, StepUsage, run_steps
+from sts_dino.teach import MOST_TEXTS
 
 pytest_plugins = ["local_hub"]
 
@@ -416,6 +417,15 @@ def test_a_recipe_is_taken_as_it_is_and_options_for_a_corpus_are_refused_with_it
     )
 
 
+@pytest.mark.parametrize("recipe", ["demo/auto-nli", "datasets/movie-reviews"])
+def test_no_encoder_is_proposed_for_a_dataset_without_scores(recipe, tmp_path):
+    path = Path(__file__).parents[2] / "recipes" / f"{recipe}.yaml"
+    with pytest.raises(InputError, match=r"schema: is (nli|text), .*; allowed: sts"):
+        adapt.propose_adaptation(
+            str(path), tmp_path, CorpusChoices(), EncoderChoices(encoder="static")
+        )
+
+
 @pytest.mark.parametrize(("low", "warns"), [(0.2, True), (0.7, False)])
 def test_pairs_and_label_agreement_are_shown_before_the_training(tmp_path, low, warns):
     recipe, run = small_recipe("sts"), tmp_path / "run"
@@ -583,6 +593,15 @@ def test_an_estimate_without_a_judge_is_made_anew_once_the_judge_is_installed(
     assert estimate_adaptation(found) == without
     monkeypatch.setattr("sts_dino.eval.encoders.load.has_default_judge", lambda _: True)
     assert estimate_adaptation(found) == with_judge
+
+
+def test_the_teachers_time_is_that_of_the_texts_that_it_reads(corpus, tmp_path, monkeypatch):
+    found = proposed(corpus, tmp_path / "out", "builtin")
+    monkeypatch.setattr(Adaptation, "teacher_words", ["--teacher", "x"])
+    monkeypatch.setattr("sts_dino.adapt.read_answer", lambda *_, **__: {"seconds": 2, "texts": 10})
+    predicted = adapt.estimate_teaching(found, TEXTS, generated=10**6)
+    assert predicted == pytest.approx(2 * MOST_TEXTS / 10, abs=60)
+    assert adapt.estimate_teaching(found, TEXTS, generated=50) < 60
 
 
 def test_without_an_estimate_no_pilot_runs_and_the_same_steps_follow(corpus, tmp_path, monkeypatch):
