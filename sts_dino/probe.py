@@ -142,7 +142,7 @@ def probe_recipe(
         raise obstacle
     kinds = [recipe]
     if both:
-        kinds = [set_template(recipe, False), set_template(recipe, True)]
+        kinds = [copy_with_template(recipe, False), copy_with_template(recipe, True)]
 
     # Known figures are comparable if they are of the same sentences: as many of one corpus.
     qualities: list[PairQuality] = []
@@ -156,7 +156,7 @@ def probe_recipe(
 
     qualities = measure_kinds(kinds, load_engine(kinds[0]), most_sentences, seconds)
     for quality in qualities:
-        save_pair_quality(set_template(recipe, quality.chat), quality)
+        save_pair_quality(copy_with_template(recipe, quality.chat), quality)
     return qualities
 
 
@@ -188,7 +188,7 @@ def measure_kinds(
     return [score_trial(trial, describe_corpus(kinds[0])) for trial in trials]
 
 
-def set_template(recipe: DatasetRecipe, chat: bool) -> DatasetRecipe:
+def copy_with_template(recipe: DatasetRecipe, chat: bool) -> DatasetRecipe:
     """Return a recipe with or without the chat template."""
     model = recipe.model.model_copy(update={"chat_template": chat})
     return recipe.model_copy(update={"model": model})
@@ -305,7 +305,7 @@ def generate_texts(
             if size <= 0:
                 break
             for trial in trials:
-                write_part(trial, sentences[position : position + size], clock)
+                generate_part(trial, sentences[position : position + size], clock)
                 bar.update(size)
             spent_seconds = sum(trial.seconds for trial in trials)
             position += size
@@ -319,7 +319,7 @@ def generate_texts(
         )
 
 
-def write_part(trial: Trial, sentences: Sequence["SourceSentence"], clock: Clock) -> None:
+def generate_part(trial: Trial, sentences: Sequence["SourceSentence"], clock: Clock) -> None:
     """Generate the texts of some sentences as a run would; add texts and seconds to the trial.
 
     Of several texts of a sentence and a label, the first that passes the filters is taken.
@@ -460,9 +460,9 @@ def get_draft_path(recipe_path: Path) -> Path:
 def choose_prompt(text: str, recipe_path: Path, usable: int) -> PromptChoice | None:
     """Choose between the plain prompt and the chat template of a proposed recipe.
 
-    Known figures of the model are used (``find_both``). Without them another process probes both
-    kinds of prompt, so that its memory is free afterwards. Returns None, with a message, where that
-    is not possible.
+    Known figures of the model are used (``find_figures_of_both``). Without them another process
+    probes both kinds of prompt, so that its memory is free afterwards. Returns None, with a
+    message, where that is not possible.
 
     Args:
         text: the proposed recipe, with the plain prompt.
@@ -476,7 +476,7 @@ def choose_prompt(text: str, recipe_path: Path, usable: int) -> PromptChoice | N
     write_text(draft, text)
     try:
         recipe = load_recipe(draft, DatasetRecipe)
-        figures = find_both(recipe)
+        figures = find_figures_of_both(recipe)
         if figures is not None:
             return compare_prompts(*figures)
 
@@ -500,14 +500,14 @@ def choose_prompt(text: str, recipe_path: Path, usable: int) -> PromptChoice | N
     return compare_prompts(*qualities) if len(qualities) == 2 else None
 
 
-def find_both(recipe: DatasetRecipe) -> tuple[PairQuality, PairQuality] | None:
+def find_figures_of_both(recipe: DatasetRecipe) -> tuple[PairQuality, PairQuality] | None:
     """Return known figures of the plain prompt and of the template, on the same sentences.
 
     The user's own figures come first, then the shipped ones of the model in this language, also
     those of other prompts. Returns None without figures of both kinds.
     """
-    plain = find_pair_quality(set_template(recipe, False))
-    chat = find_pair_quality(set_template(recipe, True))
+    plain = find_pair_quality(copy_with_template(recipe, False))
+    chat = find_pair_quality(copy_with_template(recipe, True))
     if (
         plain
         and chat

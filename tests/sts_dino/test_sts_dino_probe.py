@@ -151,7 +151,7 @@ def test_new_tries_a_chat_template_and_writes_the_figures_into_the_recipe(tmp_pa
     assert "# plain prompt: label 1: " in text and "# chat template: label 1: " in text
     assert "# proposed is the " in text and "p = " in text
     recipe = load_recipe(recipe_path, DatasetRecipe)
-    known = probe.find_both(recipe)
+    known = probe.find_figures_of_both(recipe)
     assert known is not None
     assert recipe.model.chat_template == probe.compare_prompts(*known).chat
     assert "pairs of lm in language en" in done.stderr
@@ -238,8 +238,8 @@ def test_figures_of_other_sentences_are_not_compared(tmp_path, monkeypatch):
     recipe_path, _ = proposed(tmp_path, "--no-probe", template=TEMPLATE)
     recipe = load_recipe(recipe_path, DatasetRecipe)
     saved = {8: quality({"1": "1" * 8, "0": "1" * 8}), 9: quality({"1": "1" * 9, "0": "1" * 9})}
-    save_pair_quality(probe.set_template(recipe, False), saved[8])
-    save_pair_quality(probe.set_template(recipe, True), saved[9])
+    save_pair_quality(probe.copy_with_template(recipe, False), saved[8])
+    save_pair_quality(probe.copy_with_template(recipe, True), saved[9])
     measured = [quality({"1": "11", "0": "11"}, chat=chat) for chat in (False, True)]
     monkeypatch.setattr(probe, "load_engine", lambda recipe: None)
     monkeypatch.setattr(probe, "measure_kinds", lambda *_: measured)
@@ -291,7 +291,7 @@ class Writing:
 @pytest.mark.parametrize(("per_sentence", "parts"), [(1.0, [4, 8, 12]), (2.5, [4, 8]), (9.0, [4])])
 def test_a_probe_keeps_to_its_time(tmp_path, monkeypatch, per_sentence, parts):
     writing = Writing(per_sentence)
-    monkeypatch.setattr(probe, "write_part", writing)
+    monkeypatch.setattr(probe, "generate_part", writing)
     monkeypatch.setattr("sts_dino.generation.plan.read_prefixes", lambda *_: 0.0)
     recipe_path, _ = proposed(tmp_path, "--no-probe")
     recipe = load_recipe(recipe_path, DatasetRecipe)
@@ -327,7 +327,7 @@ def test_shipped_figures_are_those_of_todays_prompts(tmp_path, monkeypatch):
         folder = tmp_path / str(number)
         folder.mkdir()
         recipe = propose_recipe(shipped.model, shipped.language, folder, None)
-        recipe = probe.set_template(recipe, shipped.chat)
+        recipe = probe.copy_with_template(recipe, shipped.chat)
         hint = "sts-dino experiment pair-quality"
         assert shipped.prompts == hash_prompts(recipe), f"measure again: {hint} {shipped.model}"
         assert find_pair_quality(recipe) == shipped
