@@ -236,7 +236,7 @@ class Adaptation:
     def teacher_words(self) -> list[str]:
         """The teacher and the encoder to train as the words of ``sts-dino teach``.
 
-        Use them only where ``teacher`` is not None.
+        Without a teacher they mean nothing, and ``plan_steps`` leaves the step out.
         """
         words = ["--teacher", str(self.teacher)]
         return words if self.taught_base is None else [*words, "--base", self.taught_base]
@@ -267,8 +267,9 @@ class Adaptation:
         """The published encoders that the trained encoder is compared with on the user's files.
 
         These are a finished base encoder, and all-MiniLM-L6-v2 where it is local. Without either,
-        it is the base before its training. The keys are the sides of an evaluation
-        (``BASE_FOLDER``, ``COMPARED_FOLDER``), the values the encoders' names in a verdict.
+        the trained encoder is compared with its base before training. The keys are the sides of an
+        evaluation (``BASE_FOLDER``, ``COMPARED_FOLDER``), the values the encoders' names in a
+        verdict.
         """
         from sts_dino.eval.encoders.load import MINILM, find_minilm
         from sts_dino.eval.runs.records import BASE_FOLDER, COMPARED_FOLDER
@@ -853,7 +854,8 @@ def sample_texts(adaptation: Adaptation) -> list[str]:
 def plan_steps(adaptation: Adaptation, estimate: AdaptationEstimate) -> list[Step]:
     """Return the steps in order, without those that have no predicted seconds.
 
-    A step is done when its run directory says so; with an edited recipe it runs again.
+    A step is done when its results are of the present recipes and inputs. The command of any other
+    step decides whether it resumes, starts or refuses results of another recipe.
     """
     from sts_dino.eval.encoders.load import MINILM
     from sts_dino.eval.runs.records import COMPARED_FOLDER

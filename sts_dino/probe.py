@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from shlex import quote
+from shlex import join
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -82,6 +82,8 @@ def main(
 
       sts-dino probe questions.yaml --both --seconds 120
     """
+    from sts_dino.release.options import format_settings
+
     recipe = load_recipe(recipe_path, DatasetRecipe, settings)
     qualities = probe_recipe(recipe, both, sentences, seconds)
     if both and len(qualities) == 2:
@@ -89,8 +91,8 @@ def main(
     else:
         lines = [quality.describe() for quality in qualities]
     facts = [quality.model_dump(mode="json") for quality in qualities]
-    next_commands = [f"sts-dino write {quote(str(recipe_path))}"]
-    cli.print_answer("\n".join(lines), facts, as_json, next_commands)
+    next_command = join(["sts-dino", "write", str(recipe_path), *format_settings(settings)])
+    cli.print_answer("\n".join(lines), facts, as_json, [next_command])
 
 
 def find_obstacle(recipe: DatasetRecipe) -> InputError | None:

@@ -554,7 +554,7 @@ def _make_decoding_section(
     """
     decoding: dict[str, object] = {}
     if generator.has_counter_labels:
-        # The paper's 100 suits the built-in model; of others it drives label 0.5 too far away
+        # The paper's 100 suits the built-in model; with others it drives label 0.5 too far away
         decoding["decay_constant"] = 30 if generator.reads_examples else 100
     if "server" in model:
         server = Server.model_validate(model["server"])

@@ -246,13 +246,14 @@ def test_figures_of_other_sentences_are_not_compared(tmp_path, monkeypatch):
     assert probe.probe_recipe(recipe, both=True) == measured
 
 
-def test_the_next_command_quotes_a_path_with_a_space(tmp_path):
+def test_the_next_command_is_that_of_the_probed_recipe(tmp_path):
     folder = tmp_path / "my texts"
     folder.mkdir()
     recipe_path, _ = proposed(folder, "--no-probe")
-    save_pair_quality(load_recipe(recipe_path, DatasetRecipe), quality({"1": "11", "0": "11"}))
-    done = outcome_of(probe, recipe_path)
-    assert f"sts-dino write '{recipe_path}'" in done.stderr
+    recipe = load_recipe(recipe_path, DatasetRecipe, ["seed=7"])
+    save_pair_quality(recipe, quality({"1": "11", "0": "11"}))
+    done = outcome_of(probe, recipe_path, "--set", "seed=7")
+    assert f"sts-dino write '{recipe_path}' --set seed=7" in done.stderr
 
 
 def test_weak_pairs_ask_for_a_better_model(tmp_path, capsys):
