@@ -64,7 +64,7 @@ def choose_server(requested: Server, license_id: str | None) -> ServerChoice:
     Raises InputError for an unknown licence, and for a server that refuses; RunError for one that
     cannot be reached.
     """
-    # Find the licence, and log its terms before the first text.
+    # Find the licence, and log its terms before the first request for a text.
     host = find_public_host(requested.base_url)
     facts = ServerFacts("OpenAI's API")
     if not licences.is_openai(host):
