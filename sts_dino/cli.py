@@ -5,6 +5,7 @@ import sys
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import typer
@@ -32,7 +33,8 @@ class Stage:
     help: the line of ``sts-dino --help``.
     words: options that this subcommand adds to each call.
     ends_on_sigterm: whether SIGTERM ends the command in order, as in ``sts_dino.hub.cli.run_app``.
-    clone: whether the command needs a clone of the repository; ``sts-dino --help`` hides it then.
+    clone: whether the command needs a clone of the repository; ``sts-dino --help`` hides such a
+        command.
     takes: the kind of the first argument: recipe, run (directory), encoder, or "" for any other;
         ``convert_first_argument`` converts an argument of another kind.
     """
@@ -184,7 +186,8 @@ class StageGroup(TyperGroup):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options' help without typer's two options of shell completion."""
-        options: list[Any] = self.params  # of typer; --help is not among them
+        # The group's own parameters are these two; click adds --help apart from them
+        options: list[Any] = self.params
         for option in options:
             option.hidden = True
         super().format_options(ctx, formatter)
@@ -250,7 +253,7 @@ def convert_encoder(encoder: str, options: list[str]) -> list[str]:
     """Return the arguments of ``score`` for an encoder's folder or name.
 
     A run directory is scored on its recipe's tasks. Any other encoder is scored on the tasks that
-    ``options`` choose, else on STSb.
+    ``options`` choose, else on STSb. Raises the errors of ``resolve_encoder``.
     """
     from sts_dino.eval.encoders.load import resolve_encoder
 
@@ -288,19 +291,23 @@ def convert_run_directory(stage: Stage, directory: str, options: list[str]) -> l
 def find_run_directory(recipe: Path) -> Path:
     """Return the default run directory of a recipe, ``artifacts/datasets/NAME`` for a dataset.
 
-    Raises InputError, which names the command that makes it, when it does not exist.
+    Raises InputError for a file that is no recipe, and when the directory does not exist; the
+    second error names the command that makes it.
     """
     from sts_dino.hub.contract.recipe_file import read_yaml
 
     tree = read_yaml(recipe)
     kind = tree.get("kind")
+    if kind not in ("dataset", "model"):
+        problem = f"unknown kind of recipe {kind!r}"
+        raise InputError(f"{recipe}:kind", problem, allowed="dataset, model")
     directory = ARTIFACTS / f"{kind}s" / str(tree.get("name"))
     if not directory.is_dir():
         command = "train" if kind == "model" else "write"
         raise InputError(
             recipe,
             f"has no run directory {directory}",
-            hint=f"run sts-dino {command} {recipe}, or name its run directory",
+            hint=f"run sts-dino {command} {quote(str(recipe))}, or name its run directory",
         )
     return directory
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 FEWEST_TO_TRAIN = 40  # source sentences: fewer train no encoder
 HUB_ID = re.compile(r"(?!\.)[\w.-]+/[\w.-]+(@[^@]+)?")
-# letters without an accent to lose
+# Latin letters that Unicode does not decompose into a plain letter and an accent
 _PLAIN_LETTERS = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "ı": "i", "æ": "ae", "œ": "oe"})
 
 app = cli.make_app(__doc__)
@@ -182,7 +182,7 @@ def main(
     )
     profile = proposal.corpus.profile
     dataset = load_recipe(recipe, DatasetRecipe)
-    # The count needs the model's tokenizer, which only a local folder has.
+    # Counting needs the model's tokenizer, which only a local folder has.
     rejected: dict[str, int] = {}
     if dataset.model.path:
         rejected = _count_rejected(dataset, recipe, profile.texts)
@@ -194,7 +194,7 @@ def main(
         except (MissingEncoder, UntrainableLabels) as error:
             logger.info(f"no recipe of an encoder is written: {error}")
 
-    # Describe them.
+    # Describe the corpus and both recipes.
     for line in profile.describe(proposal.corpus.title, rejected):
         logger.info(line)
     logger.info(proposal.instructions)
@@ -257,7 +257,7 @@ def propose(
     probes: bool = False,
     payment: Payment | None = None,
 ) -> Proposal:
-    """Write the proposed recipe and its examples, and log the language model in a line.
+    """Write the proposed recipe and its examples, log the language model, return the proposal.
 
     An equal recipe may exist already. The examples are written to ``NAME.examples.tsv`` beside the
     recipe; examples of the user in this file stay and are used.
@@ -274,8 +274,9 @@ def propose(
             False: the plain prompt.
         payment: prices and budget of a server, which become keys of the recipe; None: none.
 
-    Raises InputError for another recipe in the file, too few usable texts, choices that do not fit
-    the corpus, and without a language model.
+    Raises InputError for another recipe in the file, a corpus that cannot be read, too few usable
+    texts, choices that do not fit the corpus, and without a language model; RunError for a Hub or a
+    server that cannot be reached.
     """
     from sts_dino.hub.assets import find_asset
     from sts_dino.proposals.recipes import (
@@ -393,6 +394,7 @@ def _describe_instructions(
         SEARCH_PAGE,
     )
 
+    # Instructions exist for a language and a kind of text, and may be those for statements.
     language = language_name if kind else profile.language
     line = f"{profile.usable:,} texts, {language}, "
     line += f"{profile.kind} ({profile.sign}; another kind: --kind): instructions"
@@ -406,6 +408,8 @@ def _describe_instructions(
             line += f" (none for {profile.kind})"
     if examples and has_own:
         line += f"; your examples in {examples} stay"
+
+    # Pairs of passages do not help a search.
     if profile.passages >= LEAST_PASSAGE_SHARE:
         line += (
             f"\nwarning: {profile.passages:.0%} of the texts are passages (several sentences, "
@@ -422,13 +426,16 @@ def _read_corpus(
 
     The corpus's ``source`` has a file's path relative to the folder of ``recipe``, and the encoding
     of a file that is not UTF-8. Raises InputError for --config and --split with a file, and for a
-    corpus that cannot be read.
+    corpus that cannot be read; RunError for a Hub that cannot be reached.
     """
     from sts_dino.proposals.corpus import Corpus, measure_file, read_hub_corpus
 
+    # A dataset of a Hub
     text_choices = (choices.column, choices.language, choices.kind)
     if is_on_hub(str(location)):
         return read_hub_corpus(str(location), choices.config, choices.split, *text_choices)
+
+    # A file has neither configs nor splits.
     options = (("--config", choices.config), ("--split", choices.split))
     for option, value in options:
         if value is not None:
@@ -475,8 +482,8 @@ def propose_encoder(
         license_id: the licence of the base encoder; None: its card's.
         teacher: the section ``teacher`` of a larger encoder; None: no teacher.
 
-    Raises InputError for an encoder or licence that cannot be used, and for a dataset without a
-    label that the training needs.
+    Raises InputError for an encoder or licence that cannot be used, for a dataset without scores
+    and for one without a label that the training needs; RunError when the Hub cannot be read.
     """
     from sts_dino.proposals.recipes import choose_base, format_model_recipe
 
@@ -489,7 +496,10 @@ def propose_encoder(
 
 
 def make_corpus_name(corpus: str) -> str:
-    """Make a valid name of a corpus's artefacts from its file or repository: ``marz`` for März."""
+    """Make a valid name of a corpus's artefacts from its file or repository: ``marz`` for März.
+
+    A name without Latin letters and digits becomes ``corpus``.
+    """
     stem = Path(corpus).stem
     if is_on_hub(corpus):  # a dot in the name of a repository begins no suffix
         stem = corpus.partition("@")[0].rpartition("/")[2]

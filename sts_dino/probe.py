@@ -1,8 +1,9 @@
 """Measure how well the pairs of a recipe fit their labels, before minutes are spent on them.
 
 The model generates the texts of some source sentences, as the run would. A judge encoder orders the
-pairs, as ``sts-dino fidelity`` does. The figures are kept in the user's folder, so that an equal
-probe costs nothing. ``choose_prompt`` compares the plain prompt with the model's chat template.
+pairs, as ``sts-dino fidelity`` does. The user's folder keeps the figures of a model and its
+prompts, so that they are measured once. ``choose_prompt`` compares the plain prompt with the
+model's chat template.
 """
 
 import logging
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import join
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -46,6 +48,7 @@ FEWEST_SENTENCES = 8  # a share of fewer pairs means little
 PROBE_SECONDS = 30.0  # of generation, for each kind of prompt
 # sentences of each part; the next part is shortened if the remaining time is too short for it
 PART_SENTENCES = (4, 8, 12)
+TEMPLATE_NOT_PROBED = "the chat template is not probed"
 Clock = Callable[[], float]
 Pairs = dict[tuple[str, str], str]  # (source sentence, label) → generated text
 
@@ -69,8 +72,9 @@ def main(
 ) -> None:
     """Measure how many pairs of a recipe fit their labels, by a judge encoder.
 
-    The judge is all-minilm-l6-v2 for English, else multilingual-e5-small. Figures of an equal probe
-    are printed again. Models behind a server are not probed.
+    The judge is all-minilm-l6-v2 for English, else multilingual-e5-small. Figures of the same model
+    and prompts are printed again, also those of another corpus or number of sentences. Models
+    behind a server are not probed.
 
     Examples:
 
@@ -78,6 +82,8 @@ def main(
 
       sts-dino probe questions.yaml --both --seconds 120
     """
+    from sts_dino.release.options import format_settings
+
     recipe = load_recipe(recipe_path, DatasetRecipe, settings)
     qualities = probe_recipe(recipe, both, sentences, seconds)
     if both and len(qualities) == 2:
@@ -85,12 +91,12 @@ def main(
     else:
         lines = [quality.describe() for quality in qualities]
     facts = [quality.model_dump(mode="json") for quality in qualities]
-    next_commands = [f"sts-dino write {recipe_path}"]
-    cli.print_answer("\n".join(lines), facts, as_json, next_commands)
+    next_command = join(["sts-dino", "write", str(recipe_path), *format_settings(settings)])
+    cli.print_answer("\n".join(lines), facts, as_json, [next_command])
 
 
 def find_obstacle(recipe: DatasetRecipe) -> InputError | None:
-    """Return why a recipe cannot be probed; None if it can."""
+    """Return the error of a recipe that cannot be probed; None if it can."""
     from sts_dino.eval.encoders.load import get_default_judge, has_default_judge
     from sts_dino.generation.run import is_built_in
 
@@ -117,47 +123,47 @@ def probe_recipe(
     most_sentences: int = MOST_SENTENCES,
     seconds: float = PROBE_SECONDS,
 ) -> list[PairQuality]:
-    """Return how well the pairs of a recipe's prompt fit; ``both``: of both kinds of prompt.
+    """Return how well the pairs of a recipe's prompt fit, or those of both kinds of prompt.
 
-    The kinds are the plain prompt and the model's chat template, in this order.
-
-    A template that is missing or cannot be used is left out, with a message. The figures are kept
-    in the user's folder; known figures are returned without any generation.
+    The kinds are the plain prompt and the model's chat template, in this order. A template that is
+    missing or cannot be used is left out, with a message. The figures are saved in the user's
+    folder; known figures of the model and prompts are returned without any generation.
 
     Args:
         recipe: the dataset's recipe.
-        both: whether the other kind of prompt is measured, too.
+        both: whether both kinds of prompt are measured, and not the recipe's alone.
         most_sentences: source sentences, at most.
         seconds: about the time of generation for each kind of prompt.
 
-    Raises InputError for a recipe that cannot be probed, and for a model that generates the texts
-    of fewer than ``FEWEST_SENTENCES`` sentences in this time.
+    Raises InputError for a recipe that cannot be probed, for a corpus of fewer than
+    ``FEWEST_SENTENCES`` usable sentences, for a model that is too slow for them, and where no text
+    passes the filters; the errors of loading the model and the judge.
     """
     obstacle = find_obstacle(recipe)
     if obstacle is not None:
         raise obstacle
     kinds = [recipe]
     if both:
-        kinds = [set_template(recipe, False), set_template(recipe, True)]
+        kinds = [copy_with_template(recipe, False), copy_with_template(recipe, True)]
 
-    # Known figures are comparable if they are of the same sentences.
+    # Known figures are comparable if they are of the same sentences: as many of one corpus.
     qualities: list[PairQuality] = []
     for kind in kinds:
         quality = find_pair_quality(kind)
         if quality is not None:
             qualities.append(quality)
-    corpora = {quality.corpus for quality in qualities}
-    if len(qualities) == len(kinds) and len(corpora) == 1:
+    samples = {(quality.corpus, quality.count_sentences()) for quality in qualities}
+    if len(qualities) == len(kinds) and len(samples) == 1:
         return qualities
 
     qualities = measure_kinds(kinds, load_engine(kinds[0]), most_sentences, seconds)
     for quality in qualities:
-        save_pair_quality(set_template(recipe, quality.chat), quality)
+        save_pair_quality(copy_with_template(recipe, quality.chat), quality)
     return qualities
 
 
 def load_engine(recipe: DatasetRecipe) -> Any:
-    """Load the language model of a recipe. Raises InputError as a run does."""
+    """Load the language model of a recipe. Raises the errors of ``load_writer``."""
     from sts_dino.generation.backends.registry import load_writer, resolve_model_dtype
 
     return load_writer(resolve_model_dtype(recipe).model)
@@ -184,7 +190,7 @@ def measure_kinds(
     return [score_trial(trial, describe_corpus(kinds[0])) for trial in trials]
 
 
-def set_template(recipe: DatasetRecipe, chat: bool) -> DatasetRecipe:
+def copy_with_template(recipe: DatasetRecipe, chat: bool) -> DatasetRecipe:
     """Return a recipe with or without the chat template."""
     model = recipe.model.model_copy(update={"chat_template": chat})
     return recipe.model_copy(update={"model": model})
@@ -194,7 +200,8 @@ def set_template(recipe: DatasetRecipe, chat: bool) -> DatasetRecipe:
 class Trial:
     """A kind of prompt, and the texts that the model generated after it.
 
-    ``sentences``: the source sentences so far, in order. ``seconds``: the time of generation.
+    ``sentences``: the source sentences so far, in order. ``pairs`` lacks the texts that the filters
+    rejected. ``seconds``: the time of generation.
     """
 
     recipe: DatasetRecipe
@@ -218,23 +225,23 @@ def prepare_trials(kinds: Sequence[DatasetRecipe], engine: Any) -> list[Trial]:
         writer = engine.copy_with_template(kind.model.chat_template)
         prompts = load_prompts(kind)
         try:
-            # Both raise InputError for a template that fails.
+            # Both calls format a prompt, and raise InputError for a template that fails.
             ContextRoom(prompts, writer).count_excess("A sentence.")
             writer.encode(prompts.make_prompt(kind.labels[0], "A sentence.", kind.row_variants[0]))
         except InputError as error:
             if not trials:
                 raise
-            logger.info(f"the chat template is not probed: {error}")
+            logger.info(f"{TEMPLATE_NOT_PROBED}: {error}")
             continue
         trials.append(Trial(kind, writer, prompts, [], {}))
     return trials
 
 
 def choose_sentences(trial: Trial, most: int) -> list["SourceSentence"]:
-    """Return source sentences of the corpus, spread over it.
+    """Return at most ``most`` source sentences of the corpus, spread over it.
 
-    A sentence that stands in the examples of its own prompt is left out: its pair would be copied.
-    Raises InputError for fewer than ``FEWEST_SENTENCES`` sentences.
+    A sentence that stands in the examples of its own prompt is left out: the model would copy its
+    pair. Raises InputError for fewer than ``FEWEST_SENTENCES`` sentences.
     """
     from sts_dino.generation.plan import prepare_pilot_source, spread
 
@@ -249,7 +256,7 @@ def choose_sentences(trial: Trial, most: int) -> list["SourceSentence"]:
 
 
 def make_shortage(recipe: DatasetRecipe, usable: int) -> InputError:
-    """Return the error for a corpus of too few sentences."""
+    """Make the error for a corpus of too few sentences, of which ``usable`` can be probed."""
     return InputError(
         recipe.source.path or recipe.source.repo_id or "source",
         f"has {usable} source sentences that a probe can use",
@@ -274,34 +281,37 @@ def generate_texts(
 ) -> None:
     """Generate the texts of the trials, on as many sentences as the time allows.
 
-    All trials get the same sentences, in parts. ``seconds``: the time of one trial; reading the
-    shared prefixes is not counted. Raises InputError where the time allows fewer than
-    ``FEWEST_SENTENCES``.
+    All trials get the same sentences, in parts of ``PART_SENTENCES``. ``seconds``: the time of one
+    trial; reading the shared prefixes is not counted. The first part may take longer: it shows the
+    time of a sentence. Raises InputError where the time allows fewer than ``FEWEST_SENTENCES``.
     """
     from sts_dino.generation.plan import read_prefixes
 
+    # Read the shared prefixes first, outside the counted time.
     for trial in trials:
         read_prefixes(trial.writer, trial.prompts, trial.recipe.variants[0], clock)
+
+    # Generate part by part, as the remaining time of all trials together allows.
     allowed_seconds = seconds * len(trials)
     spent_seconds = 0.0
     position = 0
     total = len(sentences) * len(trials)
     with ProgressBar(total=total, desc="probe", unit="sentence") as bar:
         for part in PART_SENTENCES:
-            # The last part takes all the other sentences, if the remaining time allows it.
-            unwritten = len(sentences) - position
-            size = unwritten if part == PART_SENTENCES[-1] else min(part, unwritten)
+            # The last part takes all the other sentences
+            remaining = len(sentences) - position
+            size = remaining if part == PART_SENTENCES[-1] else min(part, remaining)
             if position:
                 seconds_per_sentence = spent_seconds / position
                 size = min(size, int((allowed_seconds - spent_seconds) / seconds_per_sentence))
             if size <= 0:
                 break
             for trial in trials:
-                write_part(trial, sentences[position : position + size], clock)
+                generate_part(trial, sentences[position : position + size], clock)
                 bar.update(size)
             spent_seconds = sum(trial.seconds for trial in trials)
             position += size
-        bar.total = bar.n
+        bar.total = bar.n  # fewer sentences than planned still end the bar at 100 %
     if position < FEWEST_SENTENCES:
         raise InputError(
             "probe",
@@ -311,7 +321,7 @@ def generate_texts(
         )
 
 
-def write_part(trial: Trial, sentences: Sequence["SourceSentence"], clock: Clock) -> None:
+def generate_part(trial: Trial, sentences: Sequence["SourceSentence"], clock: Clock) -> None:
     """Generate the texts of some sentences as a run would; add texts and seconds to the trial.
 
     Of several texts of a sentence and a label, the first that passes the filters is taken.
@@ -336,7 +346,8 @@ def write_part(trial: Trial, sentences: Sequence["SourceSentence"], clock: Clock
 def score_trial(trial: Trial, corpus: str) -> PairQuality:
     """Return how well the pairs of a trial fit: whether the judge gives each pair its label.
 
-    corpus: the name of the source sentences. Raises InputError where no text passed the filters.
+    corpus: the name of the source sentences. Raises InputError where no text passed the filters,
+    and for a judge that is not installed.
     """
     import numpy as np
 
@@ -413,9 +424,9 @@ class PromptChoice:
 def compare_prompts(plain: PairQuality, chat: PairQuality) -> PromptChoice:
     """Propose the chat template if significantly more of its pairs fit, else the plain prompt.
 
-    The test is McNemar's, on the pairs of the same sentences. A rejected text counts as a pair that
-    does not fit. The plain prompt is the default because its downstream gain is measured
-    (docs/better_pairs.md).
+    The test is McNemar's; both arguments are figures of the same sentences. A rejected text counts
+    as a pair that does not fit. The plain prompt is the default because its downstream gain is
+    measured (docs/better_pairs.md).
     """
     import numpy as np
 
@@ -451,9 +462,9 @@ def get_draft_path(recipe_path: Path) -> Path:
 def choose_prompt(text: str, recipe_path: Path, usable: int) -> PromptChoice | None:
     """Choose between the plain prompt and the chat template of a proposed recipe.
 
-    Figures of the model in this language are used where they exist. Else a process of its own
-    probes both, so that its memory is free afterwards. Returns None, with a message, where neither
-    is possible.
+    Known figures of the model are used (``find_figures_of_both``). Without them another process
+    probes both kinds of prompt, so that its memory is free afterwards. Returns None, with a
+    message, where that is not possible.
 
     Args:
         text: the proposed recipe, with the plain prompt.
@@ -462,36 +473,43 @@ def choose_prompt(text: str, recipe_path: Path, usable: int) -> PromptChoice | N
     """
     from sts_dino.release.stages import read_answer
 
+    # The recipe's paths are relative to its folder, so the draft is written there.
     draft = get_draft_path(recipe_path)
     write_text(draft, text)
     try:
         recipe = load_recipe(draft, DatasetRecipe)
-        figures = find_both(recipe)
+        figures = find_figures_of_both(recipe)
         if figures is not None:
             return compare_prompts(*figures)
+
+        # Probe both kinds of prompt where the model, the judge and the corpus allow it.
         obstacle = find_obstacle(recipe)
         if obstacle is not None:
             raise obstacle
         if usable < FEWEST_SENTENCES:
             raise make_shortage(recipe, usable)
         logger.info("probe of the prompts, about a minute ...")
-        answer = read_answer("probe", str(draft), "--both", "--json", shown_prefix="probe")
+        shown = ("probe", TEMPLATE_NOT_PROBED)
+        answer = read_answer("probe", str(draft), "--both", "--json", shown_prefix=shown)
     except StsDinoError as error:
         logger.info(f"the chat template is not tried: {error}")
         return None
     finally:
         draft.unlink(missing_ok=True)
+
+    # A template that cannot be used has no figures.
     qualities = [PairQuality.model_validate(quality) for quality in answer]
     return compare_prompts(*qualities) if len(qualities) == 2 else None
 
 
-def find_both(recipe: DatasetRecipe) -> tuple[PairQuality, PairQuality] | None:
+def find_figures_of_both(recipe: DatasetRecipe) -> tuple[PairQuality, PairQuality] | None:
     """Return known figures of the plain prompt and of the template, on the same sentences.
 
-    Shipped figures of the model in this language count for any corpus. None: there are none.
+    The user's own figures come first, then the shipped ones of the model in this language, also
+    those of other prompts. Returns None without figures of both kinds.
     """
-    plain = find_pair_quality(set_template(recipe, False))
-    chat = find_pair_quality(set_template(recipe, True))
+    plain = find_pair_quality(copy_with_template(recipe, False))
+    chat = find_pair_quality(copy_with_template(recipe, True))
     if (
         plain
         and chat
@@ -515,7 +533,7 @@ def report_probe(recipe_path: Path, recipe: DatasetRecipe, may_generate: bool = 
     Args:
         recipe_path: the recipe file.
         recipe: the recipe.
-        may_generate: whether the model may run.
+        may_generate: whether the model may run; False: only known figures are logged.
     """
     from sts_dino.generation.run import is_built_in
     from sts_dino.release.stages import read_answer

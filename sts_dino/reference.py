@@ -232,6 +232,7 @@ def make_schema() -> str:
             if key in properties and comments.get(name):
                 properties[key]["description"] = comments[name]
 
+    # Loosen mappings to text, then join the definitions into one schema.
     for definition in definitions.values():
         for field in definition["properties"].values():
             _allow_scalars(field)

@@ -49,8 +49,9 @@ RANDOM = 3  # random texts of a text that become candidates
 FEWEST_TEXTS = 20
 MOST_SENTENCES = 2_000  # of a recipe's corpus beside the generated texts
 MOST_TEXTS = 20_000  # of a larger dataset, so many texts are drawn
-WEIGHED_PAIRS = 4_000  # whose cosines decide the weights of two encoders
-SMALLEST_SPREAD = 1e-3  # of the cosines of an encoder that hardly tells texts apart
+WEIGHED_PAIRS = 4_000  # pairs whose cosines decide the weights of two encoders
+# Least standard deviation of cosines; that of an encoder that hardly tells texts apart is near 0
+SMALLEST_SPREAD = 1e-3
 CHUNK_TEXTS = 1_024  # texts that are compared with all others at a time
 
 Indices = NDArray[np.int64]
@@ -181,14 +182,15 @@ def write_taught_pairs(
         base: the encoder that will be trained, see ``join_vectors``; None: the teacher alone.
         config, encoding: see ``read_groups``.
 
-    Raises InputError for a dataset with too few texts and for an encoder that cannot be loaded,
-    RunError when the disk, the Hub or the server fails.
+    Raises InputError for a dataset that cannot be read or has too few texts, and for an encoder
+    that cannot be loaded; RunError when the Hub or the server fails.
     """
+    # Read the texts, and load the encoders.
     texts, group_numbers = choose_texts(dataset, sentences, seed, config=config, encoding=encoding)
     encoder = load_teacher(teacher)
     base_encoder = None if base is None else load_encoder(resolve_encoder(base))
 
-    # Nothing to do when the files are of the same inputs
+    # Return early when the finished files have all of these facts.
     expected: dict[str, Any] = {
         "teacher": encoder.name,
         "revision": encoder.revision,
@@ -226,7 +228,10 @@ def write_taught_pairs(
 
 
 def _encode(encoder: Encoder, texts: Sequence[str], out: Path) -> tuple[Vectors, float]:
-    """Return the embeddings (n, d), of length 1, and the seconds of those that were not kept."""
+    """Return the embeddings (n, d), of length 1, and the seconds of encoding.
+
+    Embeddings in the folder ``out`` are not encoded again; the others are added there.
+    """
     if encoder.model is not None:
         warn_of_cut_texts(encoder.model, texts, encoder.name, "texts")
     with Embeddings(encoder, out / "embeddings") as embeddings:
@@ -244,8 +249,8 @@ def choose_texts(
 ) -> tuple[list[str], Indices]:
     """Return the texts that the teacher reads, (n,), and the group of each, (n,).
 
-    Of more than ``MOST_TEXTS`` texts, random groups are drawn. Raises InputError for fewer than
-    ``FEWEST_TEXTS``, and the errors of ``read_groups``.
+    With more than ``MOST_TEXTS`` texts, the seed draws groups with about that number of texts.
+    Raises InputError for fewer than ``FEWEST_TEXTS``, and the errors of ``read_groups``.
     """
     groups = read_groups(dataset, sentences, config, encoding)
     texts = list(groups)
@@ -278,6 +283,8 @@ def read_groups(
 
     Raises InputError for a dataset or a file that cannot be read, and for a config of a file.
     """
+    # Read the rows of the dataset, and each further sentence as a row. A .txt file that is missing
+    # is refused as a file, not searched on a Hub.
     path = Path(dataset)
     files = [] if sentences is None else [sentences]
     rows: list[tuple[str, ...]] = []
@@ -293,6 +300,7 @@ def read_groups(
     for file in files:
         rows += [(sentence,) for sentence in read_sentences(file, encoding)]
 
+    # Number the source sentences; an empty cell is no text.
     groups: dict[str, int] = {}
     numbers: dict[str, int] = {}
     for source, *generated in rows:
@@ -306,8 +314,10 @@ def read_groups(
 def read_sentences(file: Path, encoding: str | None = None) -> list[str]:
     """Return the sentences of a .txt file, or the first ones of a dataset recipe's corpus.
 
+    A corpus gives at most ``MOST_SENTENCES``, none if the language model generates the sources.
+
     ``encoding``: of a .txt file that is not UTF-8. Raises InputError for a file of another kind,
-    and for one that cannot be read.
+    and for one that cannot be read; RunError for a Hub that cannot be read.
     """
     if kind_of(file) == ".txt":
         return [sentence for (sentence,) in read_file_rows(file, (), str(file), encoding)]
@@ -324,7 +334,8 @@ def read_sentences(file: Path, encoding: str | None = None) -> list[str]:
     changes = {"limit": MOST_SENTENCES, "share": 1.0}
     source = recipe.source.model_copy(update=changes)
     recipe = recipe.model_copy(update={"source": source, "premise_tokens": None})
-    return [sentence.text for sentence in SourceStream(recipe, len)]
+    count_tokens = len  # never called: the copy has no bounds on tokens
+    return [sentence.text for sentence in SourceStream(recipe, count_tokens)]
 
 
 def sample_groups(groups: Mapping[str, int], most: int, seed: int) -> list[str]:
@@ -342,7 +353,7 @@ def read_facts(out: Path) -> TeachingFacts | None:
         return None
     try:
         facts = TeachingFacts.model_validate_json(file.read_bytes())
-    except ValidationError:  # damaged, or of another version: the pairs are drawn anew
+    except ValidationError:  # damaged, or of another version: the caller draws the pairs anew
         return None
     return facts if hash_file(pairs) == facts.pairs_sha256 else None
 
@@ -358,8 +369,8 @@ def join_vectors(teacher: Vectors, base: Vectors, groups: Indices, seed: int) ->
     """Join two encoders' vectors: a cosine of joined ones is the weighted mean of both cosines.
 
     An encoder's weight is the inverse of its cosines' standard deviation over drawn pairs, so that
-    both rank the pairs with equal force. Two encoders err differently, and the student stays near
-    its start.
+    both rank the pairs with equal force. The mean has two advantages: the encoders err differently,
+    and the trained encoder stays near its start.
 
     Args:
         teacher, base: (n, d) and (n, e), of length 1.
@@ -368,6 +379,7 @@ def join_vectors(teacher: Vectors, base: Vectors, groups: Indices, seed: int) ->
     Returns vectors (n, d + e) of length 1.
     """
     first, second, _ = draw_pairs(teacher, groups, WEIGHED_PAIRS, seed)
+    # A factor of both vectors counts twice in their product, so each vector gets the weight's root
     parts = []
     for vectors in (teacher, base):
         cosines = np.einsum("ij,ij->i", vectors[first], vectors[second])
@@ -378,12 +390,13 @@ def join_vectors(teacher: Vectors, base: Vectors, groups: Indices, seed: int) ->
 def compare_teacher(name: str, base: Outcomes, teacher: Outcomes) -> None:
     """Log how the base encoder, the teacher, and the mean of their cosines score on judged pairs.
 
-    Warn when the teacher or the mean is not better than the base encoder: encoders lost points by
-    a teacher that was worse, though the mean was better (docs/teacher.md, Romanian).
+    Warn when the teacher or the mean is not better than the base encoder. In docs/teacher.md
+    (Romanian) an encoder lost points by a teacher that was worse, though the mean was better.
 
     Args:
-        name: of the teacher.
-        base, teacher: the same rows by both encoders. The mean weighs them as ``join_vectors``.
+        name: the name of the teacher.
+        base, teacher: the cosines of both encoders for the same rows. The mean weighs them as
+            ``join_vectors``.
     """
     predicted = np.zeros(len(base))
     for outcomes in (base, teacher):
@@ -421,15 +434,16 @@ def draw_pairs(
     first, second = list_candidates(vectors, groups, generator)
     cosines = np.einsum("ij,ij->i", vectors[first], vectors[second]).clip(0, 1)
 
-    # The same number of pairs from each range that has any
+    # Draw the same number of pairs from each range that has any; the first ranges give the rest
     edges = np.linspace(cosines.min(), cosines.max(), RANGES + 1)[1:-1]
     range_of = np.digitize(cosines, edges)
     filled = np.unique(range_of)
     drawn = []
-    for place, number in enumerate(filled):
+    least, rest = divmod(count, len(filled))
+    for position, number in enumerate(filled):
         members = generator.permutation(np.flatnonzero(range_of == number))
-        share = count // len(filled) + (place < count % len(filled))
-        drawn.append(np.resize(members, share))
+        share = least + 1 if position < rest else least
+        drawn.append(np.resize(members, share))  # repeats the members of a small range
     chosen = generator.permutation(np.concatenate(drawn))
     return first[chosen], second[chosen], cosines[chosen]
 
@@ -480,14 +494,27 @@ def is_taught(
 ) -> bool:
     """Return whether a folder has the finished pairs of these texts and encoders, as named.
 
-    They are not of a teacher whose files have changed.
+    The answer is no where files of the teacher or the base have changed, and for a base on a Hub
+    with another commit. The commit of a tag is not looked up: the answer is no, and the step itself
+    finds that nothing is to do.
+
+    Raises the errors of ``choose_texts``.
     """
     facts = read_facts(out)
     if facts is None or facts.requested != teacher or has_changed(teacher, facts.revision):
         return False
-    if bool(facts.base) != bool(base) or (base and has_changed(base, facts.base_revision)):
+    if not _has_base(facts, base):
         return False
     return facts.texts_sha256 == _hash_groups(*choose_texts(dataset, sentences, facts.seed))
+
+
+def _has_base(facts: TeachingFacts, base: str | None) -> bool:
+    """Return whether the pairs are averaged with the encoder ``base``; None: with no encoder."""
+    if base is None:
+        return facts.base == ""
+    if Path(base).is_dir():
+        return facts.base != "" and not has_changed(base, facts.base_revision)
+    return facts.base == base  # ORG/NAME@COMMIT
 
 
 def _hash_groups(texts: Sequence[str], groups: Indices) -> str:

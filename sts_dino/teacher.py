@@ -30,7 +30,7 @@ from sts_dino.hub.errors import InputError
 
 logger = logging.getLogger(__name__)
 
-REQUEST_TEXTS = 32  # of one request; more are refused by default by some servers
+REQUEST_TEXTS = 32  # texts of a request; some servers refuse more by default
 _CHECK_SERVER = "check what it serves"
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -100,10 +100,11 @@ def has_changed(requested: str, revision: str) -> bool:
 
 
 def load_endpoint(server: Server) -> Encoder:
-    """Return the encoder behind a server; a short sentence is sent, which tests the server.
+    """Return the encoder behind a server, after a request with a short sentence as a test.
 
-    Each request has at most ``REQUEST_TEXTS`` texts. The revision covers the model's name and the
-    URL: nobody can see whether a server exchanges its model.
+    Each request has at most ``REQUEST_TEXTS`` texts. The revision is a hash of the model's name and
+    the URL: nobody can see whether a server exchanges its model. OpenAI's terms are logged before
+    the first request.
 
     Raises InputError for a server that refuses the key or the request and for one that answers with
     another model, RunError for one that cannot be reached or gives unusable embeddings.
@@ -131,7 +132,9 @@ def warn_of_openai_terms(host: str) -> None:
 def _embed_texts(client: Any, texts: list[str]) -> NDArray[np.float64]:
     """Return the embeddings that a server gives for texts, (n, dimension), in the texts' order.
 
-    client: the ``Client`` of the server. Raises what ``load_endpoint`` raises.
+    client: the ``Client`` of the server. Raises InputError for a server that refuses the key or the
+    request and for one that answers with another model, RunError for one that cannot be reached or
+    gives unusable embeddings, such as a zero vector.
     """
     # Send the request, and validate the answer.
     name = client.server.model

@@ -30,7 +30,8 @@ logger = logging.getLogger(__name__)
 
 PRICES_KEY = "price_per_million"
 BUDGET_KEY = "budget"
-# of families whose licences restrict the use of texts; Gemma 4 is under the Apache License
+# A pattern of model names → the licence of the family, which restricts the use of texts.
+# Gemma 4 is under the Apache License.
 FAMILY_LICENCES = {
     r"llama-?2(?!\d)": "llama2",
     r"llama-?3\.1": "llama3.1",
@@ -40,7 +41,7 @@ FAMILY_LICENCES = {
     r"gemma(?!-?[4-9])": "gemma",
 }
 VLLM_CONCURRENCY = 32  # vLLM batches requests
-LOCAL_SECONDS = 300.0  # for an answer of a server in a private network, perhaps a slow machine
+LOCAL_SECONDS = 300.0  # time limit of an answer in a private network: the machine may be slow
 
 
 class ServerChoice(NamedTuple):
@@ -57,12 +58,13 @@ def choose_server(requested: Server, license_id: str | None) -> ServerChoice:
 
     Args:
         requested: the URL, and the name of the model.
-        license_id: the licence of the model; None: it is found by the server's host or its file.
+        license_id: the licence of the model; None: it is found by the server's host, its file or
+            the model's family.
 
     Raises InputError for an unknown licence, and for a server that refuses; RunError for one that
     cannot be reached.
     """
-    # What restricts the texts, before the first of them
+    # Find the licence, and log its terms before the first request for a text.
     host = find_public_host(requested.base_url)
     facts = ServerFacts("OpenAI's API")
     if not licences.is_openai(host):
@@ -75,7 +77,7 @@ def choose_server(requested: Server, license_id: str | None) -> ServerChoice:
     if terms is not None:
         logger.warning(terms)
 
-    # How it answers a chat
+    # Test how the server answers a chat, and choose the keys that fit.
     server: dict[str, Any] = {"base_url": requested.base_url, "model": requested.model}
     server["dialect"] = facts.dialect
     logger.info("one short request tests how the server answers a chat ...")
@@ -90,7 +92,7 @@ def choose_server(requested: Server, license_id: str | None) -> ServerChoice:
         server["concurrency"] = facts.slots
     elif facts.dialect == "vllm":
         server["concurrency"] = VLLM_CONCURRENCY
-    if not host:
+    if not host:  # a private network
         server["timeout"] = LOCAL_SECONDS
     section |= {"server": server, "license": licence.id}
     return ServerChoice(section, _describe_choice(facts, probe))

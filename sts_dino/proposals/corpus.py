@@ -50,14 +50,14 @@ TEXT_COLUMN_NAMES = [
     "review",
     "description",
 ]
-MOST_WORDS_IN_NAME = 4  # of a column; a first row with more words in a cell is not a header
+MOST_WORDS_IN_NAME = 4  # of a column; a first row with a longer cell is not a header
 SEARCH_PAGE = (
     "for search over passages, generate queries for them: docs/search.md "
     "(its table: no gain over all-MiniLM-L6-v2 as published)"
 )
 FAULTS = ("empty", "broken", "multiline", "overlong", "repeated")
-LENGTH_FAULTS = ("multiline", "overlong")  # passages have these
-# kinds of texts; tickets have no sign of their own
+LENGTH_FAULTS = ("multiline", "overlong")  # the faults that a passage may have
+# Kinds of texts; tickets have no sign of their own
 KINDS = ("statements", "questions", "titles", "tickets")
 LEAST_QUESTION_SHARE = 0.5  # share of questions from which a corpus consists of questions
 LEAST_TITLE_SHARE = 0.8  # share of titles from which a corpus consists of titles
@@ -69,14 +69,15 @@ LEAST_PASSAGE_SHARE = 0.5  # share of passages from which a corpus consists of p
 # the end of a sentence; Chinese and Japanese marks need no blank after them
 SENTENCE_END = re.compile(r"[.!?…؟।][\"'”’)\]]*(?=\s|$)|[。！？]")
 SENTENCE_ENDS = tuple(".!?…:;。！？؟؛।॥")  # of sentences, not of titles
-LANGUAGE_SAMPLE_TEXTS = 300  # texts whose language is recognised, roughly
+LANGUAGE_SAMPLE_TEXTS = 300  # texts whose language is recognised; at most twice as many
 
 
 @dataclass(frozen=True)
 class Profile:
     """Statistics of the first ``PROFILED_ROWS`` rows of a corpus.
 
-    ``usable``, the ``FAULTS`` and ``quoted`` count rows. An unusable row has one fault, its first.
+    ``usable``, the ``FAULTS`` and ``quoted`` count rows. An unusable row counts under one fault,
+    the first that ``_find_fault`` finds.
     """
 
     columns: tuple[str, ...]
@@ -113,7 +114,7 @@ class Profile:
 class Corpus:
     """A corpus with its title, the keys of the recipe's ``source`` that locate it, and its licence.
 
-    license: its own, where known.
+    license: the licence of its card; None for a file, and where the project does not know it.
     """
 
     title: str
@@ -195,7 +196,7 @@ def measure_texts(
     """
     _require_known_choices(language, kind)
 
-    # Usable texts, and faults of the others
+    # Separate the usable texts, and count the faults of the others.
     reader = iter(cells)
     texts = [cell.strip().removeprefix(MARK).strip() for cell in islice(reader, PROFILED_ROWS)]
     is_whole = next(reader, None) is None
@@ -214,7 +215,8 @@ def measure_texts(
             usable.append(text)
     if not usable:
         reasons = ", ".join(f"{count} {fault}" for fault, count in counts.items() if count)
-        hint = f"they are passages: {SEARCH_PAGE}" if 2 * passages > len(texts) else None
+        are_passages = passages > LEAST_PASSAGE_SHARE * len(texts)
+        hint = f"they are passages: {SEARCH_PAGE}" if are_passages else None
         raise InputError(
             location,
             f"has no usable text in its first {len(texts):,} rows ({reasons})",
@@ -222,7 +224,7 @@ def measure_texts(
             hint=hint,
         )
 
-    # Their lengths, language and kind
+    # Measure lengths, language and kind of the usable texts.
     lengths = sorted(len(split_words(text)) for text in usable)
     last = len(lengths) - 1
     code, share = _infer_language(usable, language)
@@ -245,7 +247,10 @@ def measure_texts(
 
 
 def _find_fault(text: str, seen_texts: set[str]) -> str | None:
-    """Return the first of ``FAULTS`` that a text has, None for a usable text."""
+    """Return a fault of a text, one of ``FAULTS``; None for a usable text.
+
+    seen_texts: the texts of the rows before.
+    """
     if is_blank(text):
         return "empty"
     if len(text.splitlines()) > 1:
@@ -273,9 +278,10 @@ def _infer_language(texts: Sequence[str], language: str | None) -> tuple[str, fl
 
 
 def _infer_kind(texts: Sequence[str], kind: str | None) -> tuple[str, str]:
-    """Return the kind that the user gave, else the recognised one, and the share that decides it.
+    """Return the kind that the user gave, else the recognised one, and a share of the texts.
 
-    The share is a sentence part for messages, e.g. "80% end in a question mark".
+    The share is that of titles for the kind titles, else that of questions, as a part of a
+    sentence, e.g. "80% end in a question mark".
     """
     question_share = sum(map(is_question, texts)) / len(texts)
     title_share = sum(map(_is_like_title, texts)) / len(texts)
@@ -313,7 +319,8 @@ def find_columns(path: Path, requested: str | None, encoding: str | None = None)
             chooses one by the header and the first row.
         encoding: as in ``measure_file``.
 
-    Raises InputError for a table without a header or rows, and the errors of ``choose_column``.
+    Raises InputError for a table without a header or rows, and for a column that is missing or
+    cannot be guessed.
     """
     names, rows, _ = open_rows(path, path, encoding=encoding)
     header = join_names(names)
@@ -377,12 +384,15 @@ def read_hub_corpus(
 
     Args:
         location: ``ORG/NAME[@REVISION]``.
-        config: by default the dataset's default config.
-        split: by default its only split, else ``train``.
-        column, language, kind: as in ``measure_file``.
+        config: None: the dataset's default config.
+        split: None: its only split, else ``train``.
+        column: the column of texts, one alone; None: ``choose_column`` chooses one.
+        language, kind: as in ``measure_texts``.
 
-    Raises InputError for a repository, revision, config, split or column that does not exist and
-    for a split without a usable text; RunError when the Hub cannot be read.
+    Raises InputError for a repository, revision, config, split or column that does not exist, for
+    several configs without a default, for a column that cannot be guessed, for a split without a
+    usable text, and for a malformed ``language`` or an unknown ``kind``; RunError when the Hub
+    cannot be read.
     """
     from sts_dino.hub.client.connection import convert_read_errors
     from sts_dino.hub.client.fetch import open_hub_dataset, require_known
@@ -403,7 +413,7 @@ def read_hub_corpus(
         split = splits[0] if len(splits) == 1 else "train"
     require_known(split, splits, f"{location} ({config})", "split")
 
-    # Read its first rows.
+    # Read the split's first rows.
     with convert_read_errors(repo_id, dataset.commit), convert_reader_errors(location, hint=None):
         rows: Any = iter(dataset.call("load_dataset", config, split=split, streaming=True))
         first = next(rows, None)
@@ -415,6 +425,7 @@ def read_hub_corpus(
         cells = (as_text(row[name], location, name) for row in chain([first], rows))
         profile = measure_texts(location, (name,), cells, language, kind)
 
+    # Pin the commit; say so unless the user gave it.
     if revision != dataset.commit:
         branch = revision or "its main branch"
         logger.info(f"{repo_id}: {branch} is {dataset.commit} now; the recipe pins that")

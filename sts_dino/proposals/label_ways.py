@@ -19,7 +19,7 @@ DEFAULT_WAY = BEST_OF_N
 
 CANDIDATES = 4  # texts of a label among which the encoder chooses
 SPARE_ATTEMPTS = 4  # for texts that are rejected
-COUNTS = {2: "two", 3: "three"}
+COUNTS = {2: "two", 3: "three"}  # numbers of labels in the instruction
 # label → the key of its text in the JSON, and what the instruction says of it
 CONTRAST_KEYS = {
     "1": ("same_meaning", "means the same thing"),
@@ -29,7 +29,7 @@ CONTRAST_KEYS = {
 
 
 def make_contrast(labels: Sequence[str]) -> dict[str, Any]:
-    """Return the section ``model.server.contrast`` for some labels of ``CONTRAST_KEYS``.
+    """Return the section ``model.server.contrast`` for two or three labels of ``CONTRAST_KEYS``.
 
     The instruction is English for texts of any language: the examples show the language.
     """
@@ -56,7 +56,8 @@ def make_way(
 ) -> dict[str, Any]:
     """Return the keys of a recipe that make a way, each with its value; None removes a key.
 
-    A server without JSON, and a single label, get the way ``plain`` in place of ``contrast``.
+    A single label is generated as ``plain`` in any way, and so are the labels of a server without
+    JSON in place of ``contrast``.
 
     Args:
         way: one of ``WAYS``.
@@ -64,7 +65,7 @@ def make_way(
         has_schema: whether the server answers with JSON by a schema.
         candidates: texts of each label for ``best-of-n``.
         encoder: keys of the section ``selection`` that name the encoder; None: the default encoder.
-        choices: texts of one request (the field n) for ``best-of-n``.
+        choices: texts of one request (the request's field n) for ``best-of-n``.
     """
     settings: dict[str, Any] = {
         "model.server.contrast": None,

@@ -31,7 +31,7 @@ from sts_dino.hub.contract.recipe import (
 from sts_dino.hub.errors import InputError, StsDinoError, suggest_choice
 from sts_dino.hub.untrusted import join_lines, read_json_object, require_no_cross_encoder
 from sts_dino.proposals.chat_server import Payment, choose_server
-from sts_dino.proposals.corpus import KINDS, Corpus, Profile
+from sts_dino.proposals.corpus import FAULTS, KINDS, Corpus, Profile
 from sts_dino.proposals.label_ways import (
     BEST_OF_N,
     CANDIDATES,
@@ -55,7 +55,7 @@ BUILT_IN = find_asset("demo-lm")
 BUILT_IN_LICENSE = "cc-by-nc-sa-4.0"
 DEMONSTRATION = "it demonstrates the commands, and knows English alone"
 GGUF_HEADER_BYTES = 1 << 26  # bytes of a GGUF file that hold its keys, the vocabulary among them
-# The examples files in assets/
+# Keys of the section ``few_shot.examples`` for each examples file in assets/
 SHIPPED_EXAMPLES = {
     "description": "twenty first sentences with a sentence for each label, "
     "written by hand for sts-dino",
@@ -65,10 +65,10 @@ SHIPPED_EXAMPLES = {
 # Corpora
 DEFAULT_LIMIT = 1000  # source sentences, as the measured encoders had (docs/better_pairs.md)
 MOST_TOKENS_PER_WORD = 2  # of the tokenizers and languages that were measured
-# of languages that tokenizers split finer; a Chinese or Japanese word is a character of three bytes
+# Languages that tokenizers split finer; a Chinese or Japanese word is a character of three bytes
 MOST_TOKENS_PER_WORD_BY_LANGUAGE = {"ar": 4, "hi": 7, "ja": 3, "ko": 5, "pl": 4, "zh": 3}
 FEWEST_FOR_SHARE = 10  # texts: the share of a language among fewer texts means nothing
-# the share of texts recognised as English: code has 0.5 to 0.65, English sentences 0.9 and more
+# The share of texts recognised as English: code has 0.5 to 0.65, English sentences 0.9 and more
 LEAST_ENGLISH_SHARE = 0.75
 LABELS = ("1", "0.5", "0")  # of a proposed recipe: the names are the similarities
 
@@ -82,11 +82,11 @@ STRONGER_ENCODERS = (
     " (it has 78.9 on seven STS tasks; published encoders of its size are stronger: --encoder "
     f"{STRONGER_ENCODER} has 82.8, thenlper/gte-small 82.4, intfloat/e5-small-v2 81.6)"
 )
-TEACHER_KEYS = ("repo_id", "revision", "path", "license")
+LOCATION_KEYS = ("repo_id", "revision", "path")
 # A training with a teacher, as the row "teacher, base and pairs" of experiments/domains.yaml
 TAUGHT_STEPS = 150  # at least
 TAUGHT_BATCH_SIZE = 48  # a correlation needs many pairs
-TAUGHT_RATE = "3e-5"  # of a finished encoder
+TAUGHT_RATE = "3e-5"  # learning rate of a finished encoder
 # Jiang et al. 2023: the embedding is the hidden state of the last quotation mark
 PROMPTEOL_PROMPT = 'This sentence : "[X]" means in one word:"'
 PROMPTEOL_RATE = "3e-4"
@@ -103,13 +103,14 @@ class Generator:
 
     section: dict[str, Any]
     why: str
-    reads_examples: bool = True  # False: the built-in model was trained without examples
+    # False for the built-in model alone, which was trained without examples
+    reads_examples: bool = True
     has_counter_labels: bool = True  # False: a server draws tokens without counter-prompts
 
     def add_payment(self, payment: Payment) -> "Generator":
         """Return the generator with prices and budget among the keys of its server.
 
-        Raises InputError for options that do not fit, and for a generator without a server.
+        Raises InputError for options with a generator that is not a server.
         """
         if not payment.format_settings(LanguageModel.model_validate(self.section)):
             return self
@@ -126,7 +127,8 @@ class Generator:
 class Base:
     """An encoder before training as a recipe's section ``base``, how to train it, and why.
 
-    Rates and epochs are those of docs/better_pairs.md and docs/training.md.
+    Rates and epochs are those of docs/better_pairs.md and docs/training.md. Rates are texts, as
+    they stand in the recipe.
     """
 
     section: dict[str, Any]
@@ -137,7 +139,7 @@ class Base:
     lora: bool = False
     min_steps: int = 20
     cuts_vocabulary: bool = False  # to the words of the dataset: a large one is slow to train
-    arguments: dict[str, str] = field(default_factory=dict)
+    arguments: dict[str, str] = field(default_factory=dict)  # further trainer arguments
 
 
 def load_languages() -> dict[str, dict[str, Any]]:
@@ -147,7 +149,7 @@ def load_languages() -> dict[str, dict[str, Any]]:
     the name of an examples file. All values are strings.
     """
     text = Path(__file__).with_name("languages.yaml").read_text(encoding="utf-8")
-    return yaml.load(text, yaml.BaseLoader)  # makes texts only
+    return yaml.load(text, yaml.BaseLoader)  # reads every value as text
 
 
 def choose_instructions(corpus: Profile, generator: Generator) -> tuple[str | None, dict[str, Any]]:
@@ -186,8 +188,9 @@ def choose_generator(
         corpus: the statistics of the corpus; None counts as English statements.
         takes_demonstration: whether the built-in model may be the choice without a request.
 
-    Raises InputError for a missing folder, an unknown name or licence, and where only the built-in
-    model is local and may not be the choice; RunError for a server that cannot be reached.
+    Raises InputError for an encoder, a missing folder, an unknown name or licence, a server that
+    refuses, and where only the built-in model is local and may not be the choice; RunError for a
+    Hub or a server that cannot be reached.
     """
     # A model of sts-dino lm, or the built-in one
     is_easy = corpus is None or (
@@ -202,16 +205,21 @@ def choose_generator(
     if requested == "builtin":
         return _use_built_in_generator(f"as --lm asks; {DEMONSTRATION}")
 
-    # A server, whose own answers may name a licence; any other model needs one.
+    # A server, whose licence may follow from its answers
     choices = (
-        *(*GENERATORS, "builtin", "openai/NAME"),
-        *("FILE.gguf", "NAME@URL of an OpenAI-compatible server"),
+        *GENERATORS,
+        "builtin",
+        "openai/NAME",
+        "FILE.gguf",
+        "NAME@URL of an OpenAI-compatible server",
     )
     server = parse_server("--lm", requested)
     _require_generator(requested, choices)
     if server is not None:
         choice = choose_server(server, license_id)
         return Generator(choice.section, choice.why, has_counter_labels=False)
+
+    # Any other model needs a licence: the list's of sts-dino lm, or the user's
     listed = find_hub_model(requested)
     if license_id is None and listed is not None:
         license_id = listed.license
@@ -252,9 +260,10 @@ def _require_generator(requested: str, choices: Sequence[str]) -> None:
 
 
 def _choose_local_generator(is_easy: bool, takes_demonstration: bool) -> Generator:
-    """Choose the best local model of ``sts-dino lm``, else the built-in model, else Gemma's Hub.
+    """Choose the best local model of ``sts-dino lm``, else the built-in one, else Gemma on the Hub.
 
-    Raises InputError where none is local and the built-in model may not be the choice.
+    An installation may lack the files of the built-in model. Raises InputError where no model of
+    ``sts-dino lm`` is local and the built-in one may not be the choice.
     """
     small, large, last = GENERATORS_BY_GAIN
     order = GENERATORS_BY_GAIN if is_easy else (large, small, last)
@@ -328,7 +337,8 @@ def require_known_language(
     is_recognised = corpus.in_language >= LEAST_ENGLISH_SHARE
     is_small = corpus.usable < FEWEST_FOR_SHARE
     is_english = corpus.language == "en" and (language or is_small or is_recognised)
-    if generator.reads_examples or is_english:
+    is_built_in = not generator.reads_examples
+    if not is_built_in or is_english:
         return
     name = load_languages().get(corpus.language, {}).get("name", corpus.language)
     share = f"{corpus.in_language:.0%} of its texts"
@@ -371,10 +381,11 @@ def resolve_model_location(option: str, requested: str, choices: Sequence[str]) 
 
 
 def pin_revision(repo_id: str, revision: str) -> str:
-    """Return a commit or tag unchanged; for a branch return its current commit, with a message.
+    """Return a commit or a version's tag unchanged; for a branch return its current commit.
 
-    The revision "" is the main branch. Raises InputError for a missing repository or revision,
-    RunError when the Hub cannot be read.
+    A version's tag is vX.Y.Z. Any other revision is looked up, "" as the main branch, and the log
+    names its commit. Raises InputError for a missing repository or revision, RunError when the Hub
+    cannot be read.
     """
     from huggingface_hub import HfApi
 
@@ -456,8 +467,7 @@ def format_dataset_recipe(
 
     # Write the comments around them.
     kind, words = choose_instructions(profile, generator)
-    faults = ("empty", "repeated", "overlong", "broken")
-    counts = {fault: getattr(profile, fault) for fault in faults}
+    counts = {fault: getattr(profile, fault) for fault in FAULTS}
     unusable = [f"{count:,} {fault}" for fault, count in counts.items() if count]
     return _fill_template(
         "dataset.yaml.jinja",
@@ -489,11 +499,12 @@ def _add_server_way(
 ) -> dict[str, Any] | None:
     """Add a server's way to generate to ``model`` and ``decoding``; return section ``selection``.
 
-    None where no encoder chooses among several texts.
+    Both arguments are changed in place. Returns None where no encoder chooses among several texts.
     """
     server = model["server"]
     has_schema = server.get("structured_output", False)
-    choices = CANDIDATES if has_schema else 1  # llama.cpp needs the schema for more
+    # llama.cpp answers a request with several texts only under a schema
+    choices = CANDIDATES if has_schema else 1
     way = make_way(_choose_way(language, labels), labels, has_schema, choices=choices)
     decoding["max_attempts"] = way["decoding.max_attempts"]
     added_keys = {"contrast": way["model.server.contrast"]}
@@ -506,7 +517,10 @@ def _add_server_way(
 
 
 def _choose_way(language: str, labels: Sequence[str]) -> str:
-    """Return the way in which a server generates: the default one, or plain without its encoder."""
+    """Return the way in which a server generates: the default one, or plain without its encoder.
+
+    The log names an encoder that is missing.
+    """
     is_chosen_by_encoder = DEFAULT_WAY == BEST_OF_N and len(labels) > 1
     if is_chosen_by_encoder and find_default_selector(language) is None:
         name = get_default_selector(language).lower()
@@ -519,12 +533,12 @@ def _choose_way(language: str, labels: Sequence[str]) -> str:
 
 
 def _make_model_section(generator: Generator, choice: "PromptChoice | None") -> dict[str, Any]:
-    """Return the section ``model`` of a recipe."""
+    """Return the section ``model`` of a recipe: the generator with chat template and threads."""
     model = dict(generator.section)
     if choice is not None and choice.chat:
         model["chat_template"] = True
     if not generator.reads_examples:
-        model["threads"] = 1
+        model["threads"] = 1  # the demonstration's texts do not depend on the number of cores
     return model
 
 
@@ -540,12 +554,13 @@ def _make_decoding_section(
     """
     decoding: dict[str, object] = {}
     if generator.has_counter_labels:
+        # The paper's 100 suits the built-in model; with others it drives label 0.5 too far away
         decoding["decay_constant"] = 30 if generator.reads_examples else 100
     if "server" in model:
         server = Server.model_validate(model["server"])
         if choose_top_k(server) == 0:
             decoding["top_k"] = 0
-        if server.example_turns:  # an unfinished answer is paid for, too
+        if server.example_turns:  # a cut answer is rejected, and is paid for, too
             longest *= 2
     return {**decoding, "max_new_tokens": longest, "samples": 1, "max_attempts": 5}
 
@@ -553,8 +568,8 @@ def _make_decoding_section(
 def parse_labels(option: str | None) -> tuple[str, ...]:
     """Parse ``--labels``: similarities with commas between them, e.g. ``1,0``.
 
-    Returns the names in the order of ``LABELS``, all of them for None. Raises InputError for any
-    other value.
+    Returns the names in the order of ``LABELS``, each once; all of them for None. Raises InputError
+    for any other value.
     """
     if option is None:
         return LABELS
@@ -577,8 +592,9 @@ def _list_label_sections(
 ) -> list[dict[str, Any]]:
     """Return the section of each label of a recipe, with its instruction from ``words``.
 
-    The counter-labels of a label are all labels of higher similarity (DINO, section 4). A
-    counter-label outside ``labels`` gets ``samples: 0``: its prompt is needed, its texts are not.
+    ``labels`` are in the order of ``LABELS``, the most similar first. The counter-labels of a label
+    are all labels of higher similarity (DINO, section 4). A counter-label outside ``labels`` gets
+    ``samples: 0``: its prompt is needed, its texts are not.
     """
     lowest = LABELS.index(labels[-1])
     sections: list[dict[str, Any]] = []
@@ -619,8 +635,7 @@ def choose_base(
 ) -> Base:
     """Choose the requested encoder, or the default one of a language.
 
-    By default all-MiniLM-L6-v2 for English, multilingual-e5-small for other languages. Raises
-    InputError for a missing folder or encoder, and an unknown licence.
+    The default is all-MiniLM-L6-v2 for English, multilingual-e5-small for other languages.
 
     Args:
         requested: prompteol, static, a name of ``sts-dino lm``, a folder, ORG/NAME@REVISION, or
@@ -628,6 +643,9 @@ def choose_base(
         license_id: the licence of an encoder that ``sts-dino lm`` does not list; None: its card's.
         generator: the section ``model`` of the dataset's recipe.
         language: the code of the corpus's language.
+
+    Raises InputError for a missing folder or encoder, a cross-encoder and an unknown licence;
+    RunError when the Hub cannot be read.
     """
     # A published encoder
     if requested is None:
@@ -646,7 +664,15 @@ def choose_base(
             "(docs/better_pairs.md)"
         )
         section, arguments = make_prompteol_base(model)
-        return Base(section, why, 1.25, PROMPTEOL_RATE, 0.1, lora=True, arguments=arguments)
+        return Base(
+            section,
+            why,
+            epochs=1.25,
+            learning_rate=PROMPTEOL_RATE,
+            token_dropout=0.1,
+            lora=True,
+            arguments=arguments,
+        )
     section = {**model, "modules": "static"}
     if is_built_in:
         why = (
@@ -655,16 +681,18 @@ def choose_base(
         )
         if origin != ORIGIN_GENERATOR:
             why += f"; {origin}"
-        return Base(section, why, 10, "5e-3", 0.4)
+        return Base(section, why, epochs=10, learning_rate="5e-3", token_dropout=0.4)
     why = f"the mean of the token embeddings of {origin}: small and fast, far behind PromptEOL"
-    return Base(section, why, 10, "1e-3", 0.3, cuts_vocabulary=True)
+    return Base(
+        section, why, epochs=10, learning_rate="1e-3", token_dropout=0.3, cuts_vocabulary=True
+    )
 
 
 def _use_requested_encoder(requested: str, license_id: str | None) -> Base:
     """Return an encoder of the user's as a base: a folder or ORG/NAME[@REVISION].
 
-    Raises InputError for a missing folder, a cross-encoder, and a licence that is unknown or does
-    not cover the one of the encoder's card.
+    Raises InputError for a missing folder or repository, a cross-encoder, and a licence that is
+    unknown or does not cover the one of the encoder's card; RunError when the Hub cannot be read.
     """
     location = resolve_model_location("--encoder", requested, (*LANGUAGE_MODEL_ENCODERS, *ENCODERS))
     if "path" in location:
@@ -677,24 +705,27 @@ def _use_requested_encoder(requested: str, license_id: str | None) -> Base:
         if prompt is not None:
             section["prompt"] = prompt
         return _train_further(section, "as asked")
-    return Base(section, "as asked: all of its layers, the mean of the tokens", 1, "2e-5", 0.1)
+    why = "as asked: all of its layers, the mean of the tokens"
+    return Base(section, why, epochs=1, learning_rate="2e-5", token_dropout=0.1)
 
 
 def _train_further(section: dict[str, Any], why: str) -> Base:
     """Return a finished encoder as a base, with the rate of recipes/small/minilm-sts-dino.yaml.
 
-    section: the encoder's location and licence. why: the reason for the choice.
+    section: the encoder's location and licence, and its length where known. why: the reason for the
+    choice.
     """
     length = section.get("max_seq_length") or read_max_seq_length(section)
     section = {**section, "modules": "sentence-transformer", "max_seq_length": length}
     why += ": all of its layers, with its own pooling and dropout"
-    return Base(section, why, 3.2, "2e-5", 0.0, min_steps=40)
+    return Base(section, why, epochs=3.2, learning_rate="2e-5", token_dropout=0.0, min_steps=40)
 
 
 def _locate_packaged_encoder(name: str) -> dict[str, Any]:
-    """Return an encoder of ``sts-dino lm`` as a section; all-MiniLM-L6-v2 also from its package.
+    """Return an encoder of ``sts-dino lm`` as a section: its local folder, else its Hub repository.
 
-    Raises InputError for an encoder that is not downloaded and whose default prompt a Hub lacks.
+    all-MiniLM-L6-v2 may also come from its Python package. Raises MissingEncoder for an encoder
+    that is not downloaded and whose Hub repository declares no default prompt.
     """
     from sts_dino.eval.encoders.load import MINILM, find_minilm
 
@@ -718,7 +749,7 @@ def _locate_packaged_encoder(name: str) -> dict[str, Any]:
 def _choose_default_encoder(language: str) -> Base:
     """Choose all-MiniLM-L6-v2 for English, and multilingual-e5-small for every other language.
 
-    Raises InputError, with the command that downloads it, for an absent multilingual encoder.
+    Raises MissingEncoder, with the command that downloads it, for an absent multilingual encoder.
     """
     name = MULTILINGUAL
     why = "the encoder that you would have downloaded, trained further"
@@ -731,8 +762,8 @@ def _choose_default_encoder(language: str) -> Base:
 def find_family_prompt(location: Mapping[str, Any]) -> str | None:
     """Return the prompt that an encoder's family needs where the encoder's files declare none.
 
-    location: path, or repo_id and revision. None for other families, and for those that take an
-    instruction.
+    location: path, or repo_id and revision. Returns None for other families, and for encoders that
+    take an instruction. Raises InputError for a file of the encoder that is not JSON.
     """
     name = str(location.get("path") or location["repo_id"])
     parts = re.split("[-_]", Path(name).name.lower())
@@ -740,7 +771,8 @@ def find_family_prompt(location: Mapping[str, Any]) -> str | None:
     if not families or "instruct" in parts:
         return None
     file = find_model_file(location, "config_sentence_transformers.json")
-    if file is not None and any((read_json_object(file, name).get("prompts") or {}).values()):
+    declared = read_json_object(file, name).get("prompts") if file else None
+    if declared and any(declared.values()):
         return None
     return PROMPTS_OF_FAMILIES[families[0]]
 
@@ -748,10 +780,8 @@ def find_family_prompt(location: Mapping[str, Any]) -> str | None:
 def is_finished_encoder(location: Mapping[str, Any]) -> bool:
     """Return whether a location (path, or repo_id and revision) holds a finished encoder.
 
-    A finished encoder is one of sentence-transformers, with its own modules.
-
-    A repository that cannot be read counts as one: most encoders are, and training refuses the
-    others.
+    A finished encoder is one of sentence-transformers, with its own modules. A repository that
+    cannot be read counts as one: most encoders are, and training refuses the others.
     """
     if find_model_file(location, "modules.json") is not None:
         return True
@@ -761,7 +791,8 @@ def is_finished_encoder(location: Mapping[str, Any]) -> bool:
 def read_max_seq_length(location: Mapping[str, Any]) -> int:
     """Return the number of tokens after which a finished encoder cuts a text.
 
-    location: path, or repo_id and revision. ``DEFAULT_MAX_TOKENS`` where no file has the number.
+    location: path, or repo_id and revision. Returns ``DEFAULT_MAX_TOKENS`` where no file has the
+    number. Raises InputError for a file that is not JSON.
     """
     for name, key in (
         ("sentence_bert_config.json", "max_seq_length"),
@@ -791,7 +822,10 @@ def find_model_file(location: Mapping[str, Any], name: str) -> Path | None:
 
 
 def _locate_card(location: Mapping[str, Any]) -> Path | None:
-    """Return the README.md of a location; of a folder also one that does not exist."""
+    """Return the path of a location's README.md.
+
+    The README.md of a folder may not exist; None for a repository without one.
+    """
     if "path" in location:
         return Path(location["path"]) / "README.md"
     return find_model_file(location, "README.md")
@@ -800,11 +834,11 @@ def _locate_card(location: Mapping[str, Any]) -> Path | None:
 def _choose_trainable_model(generator: dict[str, Any]) -> tuple[dict[str, Any], str]:
     """Choose a language model whose weights can be trained.
 
-    The choice is the generator. For a GGUF file it is the whole weights beside the file. For other
-    GGUF files and for servers it is Gemma where it is local, else the built-in model.
+    The choice is the generator, for a GGUF file the whole weights in its folder. For a GGUF file
+    without them and for a server it is Gemma where it is local, else the built-in model.
 
-    Returns location and licence as keys of a section, and words that name the model in a comment.
-    generator: the section ``model`` of a dataset recipe.
+    generator: the section ``model`` of a dataset recipe. Returns location and licence as keys of a
+    section, and words that name the model in a comment.
     """
     keys = ("path", "repo_id", "revision", "license")
     section: dict[str, Any] = {key: generator[key] for key in keys if key in generator}
@@ -822,7 +856,7 @@ def _choose_trainable_model(generator: dict[str, Any]) -> tuple[dict[str, Any], 
 def make_prompteol_base(model: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the section ``base`` of a model under PromptEOL's prompt, and trainer arguments.
 
-    Both name bfloat16 where ``choose_precision`` does.
+    Both ask for bfloat16 where this machine has instructions for it.
     model: location and licence of the causal language model.
     """
     section = {**model, "pooling": "lasttoken", "prompt": PROMPTEOL_PROMPT, "max_seq_length": 64}
@@ -835,7 +869,7 @@ def make_prompteol_base(model: dict[str, Any]) -> tuple[dict[str, Any], dict[str
 def choose_precision() -> dict[str, str]:
     """Return the trainer argument ``bf16`` where this machine has instructions for bfloat16.
 
-    A step of a training takes 0.6 of its time then. Without the instructions: no argument.
+    A training step then takes 0.6 of the time. Without the instructions the result is empty.
     """
     from sts_dino.generation.backends.load_model import get_half_or_float32
 
@@ -950,9 +984,10 @@ def choose_teacher(requested: str, license_id: str | None) -> dict[str, Any]:
         requested: a name of ``sts-dino lm``, a folder, ORG/NAME[@REVISION], or a server's NAME@URL.
         license_id: the licence of an encoder that ``sts-dino lm`` does not list; None: its card's.
 
-    A Hub model is downloaded, and a server gets a short sentence. Raises InputError for a model
-    that is missing or no finished encoder, for a server that refuses the sentence and for a licence
-    that is unknown; RunError for a Hub or a server that cannot be reached.
+    A Hub model outside ``sts-dino lm`` is downloaded, and a server gets a short sentence. Raises
+    InputError for a model that is missing or no finished encoder, for a server that refuses the
+    sentence and for a licence that is unknown; RunError for a Hub or a server that cannot be
+    reached.
     """
     from sts_dino.eval.encoders.load import download_and_check_model
 
@@ -961,7 +996,7 @@ def choose_teacher(requested: str, license_id: str | None) -> dict[str, Any]:
         return _choose_endpoint_teacher(server, license_id)
     if requested.lower() in ENCODERS:
         section = _locate_packaged_encoder(requested.lower())
-        return {key: section[key] for key in TEACHER_KEYS if key in section}
+        return {key: section[key] for key in (*LOCATION_KEYS, "license") if key in section}
     location = resolve_model_location(
         "--teacher", requested, [*ENCODERS, "NAME@URL of an embeddings server"]
     )
@@ -976,8 +1011,8 @@ def choose_teacher(requested: str, license_id: str | None) -> dict[str, Any]:
 def _choose_endpoint_teacher(server: Server, license_id: str | None) -> dict[str, Any]:
     """Return the section ``teacher`` of an encoder behind a server, after a first request.
 
-    license_id: its licence; None: that of OpenAI, for a model of OpenAI. Raises what
-    ``choose_teacher`` raises.
+    license_id: its licence; None: OpenAI's terms, for OpenAI's API alone. Raises InputError for an
+    unknown licence and a server that refuses the request, RunError for one that cannot be reached.
     """
     from sts_dino.teacher import load_endpoint
 
@@ -1004,16 +1039,24 @@ def format_model_recipe(
         teacher: the section ``teacher`` of an encoder whose cosines train the model, too; None:
             no teacher.
 
-    Raises InputError where no licence covers a model of this base and these data, and where the
-    dataset lacks a label that the training needs.
+    Raises InputError where no licence covers a model of this base and these data, for a dataset
+    without scores, and where the dataset lacks a label that the training needs.
     """
+    if dataset.schema_name != "sts":
+        raise InputError(
+            f"{dataset.name}: schema",
+            f"is {dataset.schema_name}, and the proposed encoder trains on scored pairs",
+            allowed="sts",
+            hint="write the encoder's recipe yourself: docs/training.md",
+        )
+
     # Find a licence for the model.
     base_terms = licences.require_licence("--encoder-license", base.section["license"])
     dataset_terms = licences.require_licence("license", dataset.license)
     teacher_terms = []
     if teacher is not None:
         teacher_terms = [licences.require_licence("--teacher-license", teacher["license"])]
-        if all(teacher.get(key) == base.section.get(key) for key in TEACHER_KEYS[:-1]):
+        if all(teacher.get(key) == base.section.get(key) for key in LOCATION_KEYS):
             logger.warning(
                 "the teacher is the base encoder itself, from which it learns nothing new: try "
                 "another --teacher, or none"
@@ -1049,7 +1092,8 @@ def format_model_recipe(
             "sif": "1e-3",
         }
 
-    # Choose batch, rate, steps and precision.
+    # Choose batch, rate, steps and precision. A teacher's loss needs larger batches. A training
+    # saves a checkpoint halfway and logs about twenty times.
     batch_size = BATCH_SIZE
     rate = base.learning_rate
     least_steps = base.min_steps
@@ -1121,7 +1165,7 @@ def _fill_template(template: str, **facts: object) -> str:
 
 
 def _format_flow(value: object) -> str:
-    """Format a value as one line of YAML."""
+    """Format a value as one line of YAML, without the mark that ends a document of one scalar."""
     line = yaml.safe_dump(
         value, default_flow_style=True, allow_unicode=True, sort_keys=False, width=10**6
     )

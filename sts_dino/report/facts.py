@@ -176,7 +176,7 @@ def collect_facts(
         if manifest.kind == "dataset"
     ]
 
-    # what cards do not have: pairs, cosines, human judgements, cost
+    # Add what cards do not have: pairs, cosines, human judgements, cost
     datasets = [_collect_dataset(facts, models) for facts in dataset_facts]
     judgements = read_judgements(annotations, datasets, models) if annotations else None
     provenances = [
@@ -353,15 +353,16 @@ def read_judgements(
 def read_judged_pairs(folder: Path, datasets: Sequence[DatasetPage]) -> list[Pair]:
     """Read the annotated pairs of a folder, each with the mean of its human scores.
 
-    The answers belong to the first of ``datasets`` whose rows fit them. Raises InputError for a
-    folder without answers, answers that fit no dataset, and labels without an order.
+    The answers belong to the first of ``datasets`` whose rows fit them. Unfinished datasets are
+    passed over. Raises InputError for a folder without answers, answers that fit no finished
+    dataset, and labels without an order.
     """
     if not (folder / ANSWERS_FILE).is_file():
         raise InputError(
             folder, f"holds no answers (no {ANSWERS_FILE})", hint="run: sts-dino annotate RUN_DIR"
         )
 
-    # the dataset that the answers belong to
+    # Find the dataset that the answers belong to
     refusal: InputError | None = None
     for page in datasets:
         if not page.facts.manifest.complete:
@@ -377,7 +378,7 @@ def read_judged_pairs(folder: Path, datasets: Sequence[DatasetPage]) -> list[Pai
                 folder, f"answers about {examples.name} have no order", allowed="similarity scores"
             )
 
-        # row → the labels of all annotators, as numbers
+        # Average each row's labels over the annotators
         scores = defaultdict[int, list[float]](list)
         for answers in store.read_answers().values():
             for row, label in answers.items():
@@ -396,7 +397,7 @@ def draw_sample(
 ) -> Sample:
     """Draw at most ``count`` pairs of each label without replacement, in one pass over the rows.
 
-    Each pair gets a random key; the pairs with the smallest keys are the sample.
+    Each pair gets a random key; the pairs of a label with the smallest keys are its sample.
 
     Args:
         rows: the rows of the dataset.
@@ -427,9 +428,10 @@ def draw_sample(
 
 
 def _list_pairs(batch: Batch) -> list[tuple[str, Pair]]:
-    """Return the label and the pair of each row of a batch; two pairs of a triplet.
+    """Return the label and the pair of each row of a batch; a triplet gives two of them.
 
-    A row without a label has ``UNLABELLED``, a single text an empty second one.
+    A row without a label has the label ``UNLABELLED``; the pair of a single text has an empty
+    second text.
     """
     first, second, labels = batch.to_pairs()
     if not first:  # single texts
@@ -464,7 +466,7 @@ def find_misfits(sample: Sample, cosines: Cosines, count: int = 10) -> list[Misf
 def compute_sample_cosines(sample: Sample, encoders: Mapping[str, Path]) -> dict[str, Cosines]:
     """Return name of an encoder → the cosines of a sample's pairs, rounded to 6 decimals.
 
-    encoders: name of an encoder → its folder.
+    encoders: name of an encoder → its folder. Raises the errors of ``load_encoder``.
     """
     from sts_dino.eval.encoders.embeddings import (  # the import takes seconds
         Embeddings,
@@ -472,6 +474,7 @@ def compute_sample_cosines(sample: Sample, encoders: Mapping[str, Path]) -> dict
     )
     from sts_dino.eval.encoders.load import load_encoder
 
+    # Encode the pairs of all labels together, then divide the cosines among the labels.
     pairs = [pair for label_pairs in sample.pairs.values() for pair in label_pairs]
     cosines: dict[str, Cosines] = {}
     for name, folder in encoders.items():

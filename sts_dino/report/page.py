@@ -85,6 +85,7 @@ def _list_costs(facts: ReportFacts) -> list[Mapping[str, Any]]:
 
 def _build_dataset_context(page: DatasetPage) -> dict[str, Any]:
     """Return the template variables of a dataset: counts, plots, sample pairs and misfits."""
+    # Fill the sections of the card that the dataset has.
     facts = page.facts
     context = build_counts_context(facts) | build_measured_context(facts)
     sections = {
@@ -101,6 +102,8 @@ def _build_dataset_context(page: DatasetPage) -> dict[str, Any]:
         "misfits": [],
         "sections": sections,
     }
+
+    # Draw the plots, and choose the pairs to show.
     if facts.counts:
         context["chart"] = embed_image(draw_pictures(facts)[LABEL_PLOT])
     if page.cosines:

@@ -39,8 +39,9 @@ def main(
     ] = [],  # noqa: B006 - typer reads it, nobody writes it
     as_json: cli.JsonOption = False,
 ) -> None:
-    """Write one HTML file about generated, trained and scored runs. A run publishes its
-    RUN/report.html.
+    """Write one HTML file about generated, trained and scored runs.
+
+    The default RUN/report.html is published with the run.
 
     Examples:
 
@@ -48,7 +49,8 @@ def main(
 
       sts-dino report artifacts/models/NAME
     """
-    # The report of one run lies in its directory; that of several runs needs --out.
+    # The report of one run lies in its directory, which must be finished; that of several runs
+    # needs --out.
     if out is None:
         if len(runs) > 1:
             raise InputError(
@@ -87,14 +89,14 @@ def make_report(
         advice: a line about what to try next; empty: none.
 
     Raises InputError for a folder that is not a run directory, for damaged files, and where ``out``
-    cannot be written.
+    is a folder; RunError when ``out`` is in a run directory that another process works on.
     """
     if out.is_dir():
         raise InputError(out, "is a folder", allowed="a file", hint=f"--out {out / REPORT}")
     from sts_dino.report.facts import collect_facts  # importing the readers takes a second
     from sts_dino.report.page import render
 
-    make_folder(out.parent)
+    make_folder(out.parent)  # it fails before minutes of work, not after them
     facts = replace(collect_facts(runs, commands, annotations), advice=advice)
     page = render(facts)
     # No other process may write to a run directory meanwhile.

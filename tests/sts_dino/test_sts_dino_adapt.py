@@ -47,6 +47,7 @@ from sts_dino.hub.process import measure_peak_rss_mb
 from sts_dino.new import CorpusChoices, propose, propose_encoder
 from sts_dino.proposals.recipes import BUILT_IN, GENERATORS_BY_GAIN, choose_base, choose_generator
 from sts_dino.release.stages import Step, StepUsage, run_steps
+from sts_dino.teach import MOST_TEXTS
 
 pytest_plugins = ["local_hub"]
 
@@ -416,6 +417,15 @@ def test_a_recipe_is_taken_as_it_is_and_options_for_a_corpus_are_refused_with_it
     )
 
 
+@pytest.mark.parametrize("recipe", ["demo/auto-nli", "datasets/movie-reviews"])
+def test_no_encoder_is_proposed_for_a_dataset_without_scores(recipe, tmp_path):
+    path = Path(__file__).parents[2] / "recipes" / f"{recipe}.yaml"
+    with pytest.raises(InputError, match=r"schema: is (nli|text), .*; allowed: sts"):
+        adapt.propose_adaptation(
+            str(path), tmp_path, CorpusChoices(), EncoderChoices(encoder="static")
+        )
+
+
 @pytest.mark.parametrize(("low", "warns"), [(0.2, True), (0.7, False)])
 def test_pairs_and_label_agreement_are_shown_before_the_training(tmp_path, low, warns):
     recipe, run = small_recipe("sts"), tmp_path / "run"
@@ -559,6 +569,40 @@ def test_an_estimate_is_made_once_for_the_same_recipes(corpus, tmp_path, monkeyp
     estimate_adaptation(Adaptation.load(found.out, found.dataset_recipe, found.model_recipe, None))
     assert len(asked) == 4
 
+    # Other workers are predicted anew, and so is what a damaged file held.
+    more = Adaptation.load(found.out, found.dataset_recipe, found.model_recipe, 2)
+    estimate_adaptation(more)
+    assert len(asked) == 6
+    for content in ("{", '{"recipes": []}', "[]"):
+        (found.out / ESTIMATE_FILE).write_text(content)
+        estimate_adaptation(more)
+    assert len(asked) == 12
+
+
+def test_an_estimate_without_a_judge_is_made_anew_once_the_judge_is_installed(
+    corpus, tmp_path, monkeypatch
+):
+    found = proposed(corpus, tmp_path / "out", "builtin")
+    without = AdaptationEstimate(1.0, 0.0, 1.0, 1.0, 1.0, 10, 1, 1.0, read=[])
+    monkeypatch.setattr("sts_dino.adapt.read_answer", lambda *_, **__: {"rows": 1})
+    monkeypatch.setattr("sts_dino.adapt.compute_estimate", lambda *_: without)
+    monkeypatch.setattr("sts_dino.eval.encoders.load.has_default_judge", lambda _: False)
+    assert estimate_adaptation(found) == without
+    with_judge = replace(without, verify=9.0)
+    monkeypatch.setattr("sts_dino.adapt.compute_estimate", lambda *_: with_judge)
+    assert estimate_adaptation(found) == without
+    monkeypatch.setattr("sts_dino.eval.encoders.load.has_default_judge", lambda _: True)
+    assert estimate_adaptation(found) == with_judge
+
+
+def test_the_teachers_time_is_that_of_the_texts_that_it_reads(corpus, tmp_path, monkeypatch):
+    found = proposed(corpus, tmp_path / "out", "builtin")
+    monkeypatch.setattr(Adaptation, "teacher_words", ["--teacher", "x"])
+    monkeypatch.setattr("sts_dino.adapt.read_answer", lambda *_, **__: {"seconds": 2, "texts": 10})
+    predicted = adapt.estimate_teaching(found, TEXTS, generated=10**6)
+    assert predicted == pytest.approx(2 * MOST_TEXTS / 10, abs=60)
+    assert adapt.estimate_teaching(found, TEXTS, generated=50) < 60
+
 
 def test_without_an_estimate_no_pilot_runs_and_the_same_steps_follow(corpus, tmp_path, monkeypatch):
     class StepsFollow(Exception):
@@ -616,6 +660,11 @@ def test_a_folder_that_was_begun_names_its_language_model_and_refuses_another_co
     copy.write_text("".join(f"{text} Again.\n" for text in TEXTS), encoding="utf-8")
     with pytest.raises(InputError, match=rf"was begun with {corpus}, not with {copy}"):
         proposed(copy, out, "builtin")
+
+    # Nor does a Hub dataset of the same name, also beside a recipe of sts-dino new
+    (out / "choices.json").unlink()
+    with pytest.raises(InputError, match=rf"was begun with {corpus}, not with org/texts@v1"):
+        proposed("org/texts@v1.0.0", out, "builtin")
 
 
 @pytest.mark.parametrize(

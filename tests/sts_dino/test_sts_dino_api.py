@@ -157,6 +157,14 @@ def test_what_was_made_is_published_with_its_card(pairs, hub_api, monkeypatch):
             "numbers from 0 to 1",
         ),
         (
+            lambda: api.write_pairs(TEXTS, labels={"1": "x", 0: "y"}, name="mixed", lm="builtin"),
+            "numbers from 0 to 1",
+        ),
+        (
+            lambda: api.write_pairs(TEXTS, "own.yaml", name="own-lm", lm="builtin"),
+            "lm, lm_license, language: are for a recipe that is proposed",
+        ),
+        (
             lambda: api.read_pairs("artifacts/datasets/mine", "triplet"),
             "config 'triplet': not in the run",
         ),

@@ -12,6 +12,7 @@ from forked_python import python_in
 from import_graph import PACKAGES
 
 from sts_dino.cli import COMMANDS, convert_first_argument
+from sts_dino.hub.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -91,6 +92,12 @@ RUN, ENCODER = "artifacts/datasets/pairs", "artifacts/models/encoder"
 def test_a_command_takes_what_a_person_types_first(words, expected, runs):
     name, *rest = words.split()
     assert convert_first_argument(COMMANDS[name], rest) == expected.split()
+
+
+def test_a_file_that_is_no_recipe_has_no_run_directory(runs):
+    Path("notes.yaml").write_text("name: pairs\n")
+    with pytest.raises(InputError, match=r"notes.yaml:kind: unknown kind of recipe None"):
+        convert_first_argument(COMMANDS["card"], ["notes.yaml"])
 
 
 def test_a_packaged_encoder(runs):

@@ -96,6 +96,15 @@ def test_what_was_read_is_printed_and_many_rows_passed_over_are_a_warning(tmp_pa
     assert "length" in capsys.readouterr().err.splitlines()[-1]
 
 
+def test_the_recipe_counts_rows_of_several_lines_among_the_others(tmp_path):
+    path = tmp_path / "a.csv"
+    rows = "".join(f"{text}\n" for text in ENGLISH)
+    path.write_text(f'text\n{rows}"a text\nof two lines"\n', encoding="utf-8")
+    run(path, "--out", tmp_path / "r.yaml", *LM)
+    text = (tmp_path / "r.yaml").read_text(encoding="utf-8")
+    assert "3 usable texts in its 4 rows (the others: 1 multiline);" in text
+
+
 def test_a_proposal_counts_tokens_as_a_run_does(tmp_path):
     long = "Pneumonoultramicroscopicsilicovolcanoconiosis electroencephalographically "
     long += "floccinaucinihilipilification"

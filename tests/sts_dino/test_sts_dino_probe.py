@@ -151,7 +151,7 @@ def test_new_tries_a_chat_template_and_writes_the_figures_into_the_recipe(tmp_pa
     assert "# plain prompt: label 1: " in text and "# chat template: label 1: " in text
     assert "# proposed is the " in text and "p = " in text
     recipe = load_recipe(recipe_path, DatasetRecipe)
-    known = probe.find_both(recipe)
+    known = probe.find_figures_of_both(recipe)
     assert known is not None
     assert recipe.model.chat_template == probe.compare_prompts(*known).chat
     assert "pairs of lm in language en" in done.stderr
@@ -170,8 +170,7 @@ def test_a_template_that_cannot_be_tried_leaves_the_plain_prompt(tmp_path, templ
     recipe_path, done = proposed(tmp_path, template=template, count=count)
     assert not load_recipe(recipe_path, DatasetRecipe).model.chat_template
     assert "the model has a chat template" in recipe_path.read_text(encoding="utf-8")
-    again = outcome_of(probe, recipe_path, "--both", "--sentences", "8", "--seconds", "600")
-    assert says in done.stderr + again.stderr
+    assert says in done.stderr
 
 
 @pytest.mark.slow("a process of its own, killed")
@@ -235,6 +234,28 @@ def test_the_template_is_proposed_when_significantly_more_pairs_fit():
     assert not choice.chat and "p = 0.12" in choice.lines[-1]
 
 
+def test_figures_of_other_sentences_are_not_compared(tmp_path, monkeypatch):
+    recipe_path, _ = proposed(tmp_path, "--no-probe", template=TEMPLATE)
+    recipe = load_recipe(recipe_path, DatasetRecipe)
+    saved = {8: quality({"1": "1" * 8, "0": "1" * 8}), 9: quality({"1": "1" * 9, "0": "1" * 9})}
+    save_pair_quality(probe.copy_with_template(recipe, False), saved[8])
+    save_pair_quality(probe.copy_with_template(recipe, True), saved[9])
+    measured = [quality({"1": "11", "0": "11"}, chat=chat) for chat in (False, True)]
+    monkeypatch.setattr(probe, "load_engine", lambda recipe: None)
+    monkeypatch.setattr(probe, "measure_kinds", lambda *_: measured)
+    assert probe.probe_recipe(recipe, both=True) == measured
+
+
+def test_the_next_command_is_that_of_the_probed_recipe(tmp_path):
+    folder = tmp_path / "my texts"
+    folder.mkdir()
+    recipe_path, _ = proposed(folder, "--no-probe")
+    recipe = load_recipe(recipe_path, DatasetRecipe, ["seed=7"])
+    save_pair_quality(recipe, quality({"1": "11", "0": "11"}))
+    done = outcome_of(probe, recipe_path, "--set", "seed=7")
+    assert f"sts-dino write '{recipe_path}' --set seed=7" in done.stderr
+
+
 def test_weak_pairs_ask_for_a_better_model(tmp_path, capsys):
     recipe_path, _ = proposed(tmp_path, "--no-probe")
     recipe = load_recipe(recipe_path, DatasetRecipe)
@@ -271,7 +292,7 @@ class Writing:
 @pytest.mark.parametrize(("per_sentence", "parts"), [(1.0, [4, 8, 12]), (2.5, [4, 8]), (9.0, [4])])
 def test_a_probe_keeps_to_its_time(tmp_path, monkeypatch, per_sentence, parts):
     writing = Writing(per_sentence)
-    monkeypatch.setattr(probe, "write_part", writing)
+    monkeypatch.setattr(probe, "generate_part", writing)
     monkeypatch.setattr("sts_dino.generation.plan.read_prefixes", lambda *_: 0.0)
     recipe_path, _ = proposed(tmp_path, "--no-probe")
     recipe = load_recipe(recipe_path, DatasetRecipe)
@@ -307,7 +328,7 @@ def test_shipped_figures_are_those_of_todays_prompts(tmp_path, monkeypatch):
         folder = tmp_path / str(number)
         folder.mkdir()
         recipe = propose_recipe(shipped.model, shipped.language, folder, None)
-        recipe = probe.set_template(recipe, shipped.chat)
+        recipe = probe.copy_with_template(recipe, shipped.chat)
         hint = "sts-dino experiment pair-quality"
         assert shipped.prompts == hash_prompts(recipe), f"measure again: {hint} {shipped.model}"
         assert find_pair_quality(recipe) == shipped

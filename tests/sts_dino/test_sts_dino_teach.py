@@ -168,6 +168,14 @@ def test_the_scores_with_a_base_are_means_and_are_made_once(teacher, tmp_path, c
     assert not teach.is_taught(out, source, str(teacher))
     assert not teach.is_taught(tmp_path / "alone", source, str(teacher), base=base)
     assert write_taught_pairs(source, str(teacher), out, pairs=16, base=base) == facts
+    hub_base = f"org/base@{'a' * 40}"
+    of_hub = facts.model_copy(update={"base": hub_base, "base_revision": "a" * 40})
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub" / TAUGHT_PAIRS).write_bytes((out / TAUGHT_PAIRS).read_bytes())
+    (tmp_path / "hub" / FACTS_FILE).write_text(of_hub.model_dump_json(), encoding="utf-8")
+    assert teach.is_taught(tmp_path / "hub", source, str(teacher), base=hub_base)
+    for other in (f"org/other@{'a' * 40}", f"org/base@{'b' * 40}"):
+        assert not teach.is_taught(tmp_path / "hub", source, str(teacher), base=other)
     SentenceTransformer(
         modules=[StaticEmbedding(make_tokenizer(), embedding_dim=12)]
     ).save_pretrained(base, create_model_card=False)
