@@ -56,7 +56,7 @@ _TEMPLATES = Environment(
 )
 MAX_FORM_BYTES = 10_000
 REQUEST_TIMEOUT_SECONDS = 60.0  # for a whole request, however slowly its bytes come
-# An answer that comes sooner after its texts is a second click on the pair before
+# An answer within this time after its page was sent is taken for a double click on the pair before
 MIN_READING_SECONDS = 0.4
 
 
@@ -90,6 +90,8 @@ class Page(ThreadingTCPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
+    """Handler of one request to the page."""
+
     server: Page
 
     def setup(self) -> None:
@@ -165,9 +167,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _show_position(self, form: dict[str, str]) -> None:
         """Send the question at the form's ``place``, by default the annotator's first open one.
 
-        A form without an annotator gets the start page. A place after the last question gets the
-        page that counts the answers. Raises InputError for a name that cannot be stored, ValueError
-        for a place that is not a number.
+        A form without an annotator gets the start page. A negative place gets the first question,
+        a place after the last question the page that counts the answers. Raises InputError for a
+        name that cannot be stored, ValueError for a place that is not a whole number, and the
+        errors of ``AnswerStore``.
         """
         if "annotator" not in form:
             self._render(200)
@@ -189,8 +192,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Store the form's answer, unless it came too soon, and redirect to the next question.
 
         After an answer that came too soon (``MIN_READING_SECONDS``) the same question is shown.
-        Raises InputError for an answer that the survey cannot store, KeyError for a form without
-        one of its fields, ValueError for a place or time that is not a number.
+        Raises InputError for an answer that the survey does not have, KeyError for a form without
+        one of its fields, ValueError for a place or time that is not a number, and the errors of
+        ``AnswerStore``.
         """
         name = normalize_name(form["annotator"])
         position = int(form["place"])
@@ -350,7 +354,7 @@ def _serve_page(survey: Survey, port: int, folder: Path) -> None:
 def _write_agreement(survey: Survey, folder: Path, as_json: bool) -> None:
     """Write agreement.md and agreement.json, and print one of them.
 
-    Raises InputError when nobody answered one of the survey's rows.
+    Raises InputError when no annotator has answered any of the survey's rows.
     """
     report = make_report(survey)
     if not report.annotators:
