@@ -52,6 +52,29 @@ def test_a_domains_sentences_stand_in_no_judged_pair(data, tmp_path):
         extract_domain("forums", data, tmp_path, plan)
 
 
+def test_a_domain_of_damaged_files_is_refused(data, tmp_path):
+    plan = DomainPlan.model_validate(read_yaml(PLAN))
+    pairs = data / "sts-original" / "STS16" / "STS2016.input.headlines.txt"
+    lines = pairs.read_text("utf-8").split("\n")
+    pairs.write_text("\n".join(lines[1:]), "utf-8")
+    with pytest.raises(InputError, match="has 72 lines, its file of scores 73"):
+        extract_domain("headlines", data, tmp_path, plan)
+    pairs.write_text("\n".join(["no second sentence", *lines[1:]]), "utf-8")
+    with pytest.raises(InputError, match=r"headlines\.txt, line 1: has no second sentence"):
+        extract_domain("headlines", data, tmp_path, plan)
+
+
+def test_a_line_separator_within_a_sentence_ends_no_line(data, tmp_path):
+    plan = DomainPlan.model_validate(read_yaml(PLAN))
+    pairs = data / "sts-original" / "STS16" / "STS2016.input.headlines.txt"
+    text = pairs.read_text("utf-8")
+    pairs.write_text(text.replace(" ", "\u2028", 1), "utf-8")
+    domain = extract_domain("headlines", data, tmp_path, plan)
+    pairs.write_text(text, "utf-8")
+    plain = extract_domain("headlines", data, tmp_path / "plain", plan)
+    assert domain.pairs.read_bytes() == plain.pairs.read_bytes()
+
+
 def test_a_language_has_files_of_its_own(tmp_path):
     plan = DomainPlan.model_validate(read_yaml(PLAN))
     source = tmp_path / "languages" / "ja-jsts"
