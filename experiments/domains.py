@@ -197,10 +197,11 @@ def main(
                 evaluations[row.name][name] = maker.score_row(row, domain, seeds)
         result = compare_rows(evaluations, maker.seconds, seeds)
 
-    # Write and show the result
+    # Write and print the result
     if out is not None:
         write_json(out, result)
-    logger.info(_format_scores(plan_rows, names, result))
+        logger.info(f"wrote {out}")
+    print(_format_scores(plan_rows, names, result))
 
 
 def _format_scores(rows: Sequence[Row], names: Sequence[str], result: DomainResult) -> str:

@@ -280,7 +280,10 @@ class EncoderMaker:
         return replace_training_data(tree, "dataset", run, get_finished_config(run), seed)
 
     def _train(self, encoder: Encoder, tree: Mapping[str, Any]) -> tuple[StepOutput, str]:
-        """Return an encoder's run directory under one recipe, and the digest that decides it."""
+        """Train an encoder under one recipe, unless it has been.
+
+        Return its run directory with the CPU seconds, and the digest of what decides the training.
+        """
         recipe = validate_recipe(encoder.recipe or Path(encoder.name), ModelRecipe, dict(tree))
         key = hash_parts(hash_training(recipe), recipe.seed)
         folder = self.steps.folder / "encoders" / f"{encoder.name}-{key}"
@@ -290,7 +293,7 @@ class EncoderMaker:
         command = ["train", str(path), "--out", str(out)]
         title = f"{encoder.name}, training seed {recipe.seed}"
         seconds = self.steps.run_once("encoder", key, command, title, out / "manifest.json")
-        # `score` would score the base encoder, too, if its folder lay beside the run directory.
+        # `score` would also score the base encoder, if its folder lay beside the run directory.
         shutil.rmtree(folder / "encoder.base", ignore_errors=True)
         return StepOutput(out, seconds), key
 
@@ -376,7 +379,10 @@ class Runner:
         return list(dict.fromkeys(encoder.dataset for encoder in encoders if encoder.dataset))
 
     def _count_rows(self, variant: str) -> dict[str, int]:
-        """Count source sentences and training rows of a variant under the first data seed."""
+        """Count a variant's source sentences, and the rows of its config for training.
+
+        They are those of the first data seed; the rows are of all splits.
+        """
         directory = self.datasets.make_dataset(variant, self.plan.datasets.seeds.data[0]).path
         manifest = require_complete(directory)
         config = get_finished_config(directory)
@@ -390,6 +396,7 @@ class Runner:
             generated = self.plan.datasets.get_variant(name).same_texts or name
             for seed in self.choose_seeds(experiment).data:
                 dataset = self.datasets.make_dataset(name, seed)
+                # The seconds of each variant of the same texts include their generation
                 longest = max(seconds.get((generated, seed), 0.0), dataset.seconds)
                 seconds[generated, seed] = longest
         return sum(seconds.values())
@@ -429,7 +436,10 @@ class Runner:
         )
 
     def _compare_variants(self, plan: VariantPlan) -> VariantScores:
-        """Return scores and differences with intervals over rows and seeds, computed once."""
+        """Return scores and differences with intervals over rows and seeds.
+
+        A comparison is computed once, and kept in the folder ``compared``.
+        """
         from sts_dino.eval.compare.seeds import compare_variants
 
         key = hash_parts(plan.model_dump(mode="json"))

@@ -58,7 +58,8 @@ class Steps:
         path = self.folder / "steps" / f"{kind}-{key}.json"
         record: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {}
         if record.get("finished") and out.exists():
-            return float(sum(record["seconds"]))  # a list, of one number
+            # A list, because earlier versions recorded the seconds of each killed attempt
+            return float(sum(record["seconds"]))
         make_folder(path.parent)
         with name_failure(f"{title}: {command[0]}", path, RESUME_HINT):
             seconds = self._run_command(command)

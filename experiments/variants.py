@@ -45,7 +45,15 @@ GENERATED_TOP_P = 0.9  # nucleus of generated source sentences: Schick & Schütz
 
 
 class DatasetMaker:
-    """Makes the datasets of a plan. ``settings``: added to every dataset recipe."""
+    """Makes the datasets of a plan.
+
+    Args:
+        plan: the plan.
+        steps: runs the commands.
+        data: the folder with files of sources and, for the check of sentences, ``senteval``; None:
+            sources are files of the repository, and the shipped evaluation data is checked.
+        settings: added to every dataset recipe.
+    """
 
     def __init__(self, plan: Plan, steps: Steps, data: Path | None, settings: Sequence[str] = ()):
         self.datasets = plan.datasets

@@ -130,6 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(403, "a form of another site")
         elif not (length.isascii() and length.isdecimal()):
             self._send(411, "a form without its length")
+        # int() raises for a number of thousands of digits, so the digits are counted first
         elif len(length) > len(str(MAX_FORM_BYTES)) or int(length) > MAX_FORM_BYTES:
             self._send(413, "a form that is too long")
         else:

@@ -223,7 +223,7 @@ class DatasetRows:
         other value becomes its ``str``.
         """
         if isinstance(value, float):
-            return f"{round(value, 1):g}"
+            return f"{round(value, 1):zg}"  # z: no negative zero
         if value is None or value == -1:
             return NO_LABEL
         if isinstance(value, int) and 0 <= value < len(self.class_names):

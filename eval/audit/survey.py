@@ -249,10 +249,10 @@ def _make_scale(
 def _choose_similarity(score: float, has_zero: bool) -> str:
     """Return the key of the page's words for a similarity score of 0 to 1.
 
-    The words are those of DINO (Table 3), whose scores are 0, 0.5 and 1; other scores get the words
-    of the nearest of them.
+    The words are those of DINO (Table 3), whose scores are 0, 0.5 and 1. A score gets the words of
+    the nearest of these. On a scale with 0, a low score above 0 has words of its own ("weakly").
 
-    has_zero: the scale has a score of 0, so a low score stands for weakly similar texts.
+    has_zero: the scale has a score of 0.
     """
     if score == 0:
         return "completely"
@@ -346,6 +346,7 @@ class AnswerStore:
         Raises RunError when the file cannot be read or written, InputError for a damaged file.
         """
         try:
+            # Without an isolation level, the module begins no transactions of its own
             connection = sqlite3.connect(
                 self.path, timeout=_LOCK_TIMEOUT_SECONDS, isolation_level=None
             )

@@ -92,7 +92,7 @@ def _stop_server(child: "subprocess.Popen[str]") -> None:
 
 def main(
     gguf: Annotated[Path, typer.Argument(metavar="GGUF", help="The model file")],
-    slots: Annotated[int, typer.Option(min=1, help="Texts written at a time")] = DEFAULT_SLOTS,
+    slots: Annotated[int, typer.Option(min=1, help="Texts generated at a time")] = DEFAULT_SLOTS,
     context: Annotated[
         int, typer.Option(min=1, help="Tokens of a prompt and its text, for each slot")
     ] = CONTEXT_TOKENS,
