@@ -224,7 +224,7 @@ def _average(scores: Mapping[str, float]) -> float:
 
 
 def choose_names(option: str, requested: list[str] | None, known: Sequence[str]) -> list[str]:
-    """Return the requested names, or all known ones.
+    """Return the requested names, each once, or all known ones.
 
     Raises InputError naming ``option`` for an unknown one.
     """
@@ -233,7 +233,7 @@ def choose_names(option: str, requested: list[str] | None, known: Sequence[str])
             raise InputError(
                 option, f"unknown: {name}", allowed=list(known), hint=suggest_choice(name, known)
             )
-    return requested or list(known)
+    return list(dict.fromkeys(requested or known))
 
 
 def choose_rows(plan: DomainPlan, requested: list[str] | None, start: Path | None) -> list[Row]:
@@ -518,8 +518,8 @@ def compare_rows(
 
     Args:
         evaluations: row → domain → folder of the evaluation of each training seed.
-        seconds: row → CPU seconds.
-        seeds: the number of training seeds.
+        seconds: row → CPU seconds, for the result.
+        seeds: the number of training seeds, for the result.
         task: the task that all evaluations have scored.
         split: its split.
     """

@@ -139,6 +139,8 @@ def add_quality(path: Path, quality: PairQuality) -> None:
     ]
     entries.append(quality)
     entries.sort(key=lambda entry: (entry.model, entry.chat, entry.language))
+
+    # Write each entry as one line, however long
     lines = []
     for entry in entries:
         flow = yaml.safe_dump(

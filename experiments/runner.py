@@ -420,7 +420,14 @@ class Runner:
         column: OwnColumn,
         evaluations: Mapping[str, Evaluations],
     ) -> VariantPlan:
-        """Plan the comparison of a column; the control is the experiment's first row."""
+        """Plan the comparison of a column; the control is the experiment's first row.
+
+        Args:
+            experiment: the experiment.
+            name: the name of the column.
+            column: its tasks and split.
+            evaluations: row → its evaluations.
+        """
         variants = {}
         for encoder, evaluation in evaluations.items():
             variants[encoder] = tuple(str(folder) for folder in evaluation.folders)
@@ -430,7 +437,7 @@ class Runner:
             split=column.split,
             samples=SAMPLES,
             variants=variants,
-            control=next(iter(variants), ""),
+            control=next(iter(variants)),
             data_seeds=experiment.data_seeds,
             differences=tuple((effect.better, effect.than) for effect in effects),
         )

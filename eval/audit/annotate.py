@@ -140,7 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _check_request(self) -> bool:
         """Return whether the request names this host and the page's path; else send a refusal."""
-        # Another site's name that leads to this address would be DNS rebinding
+        # A site can point its own name at this address (DNS rebinding); the Host header shows it
         is_host = self.headers.get("Host", "") in self.server.hosts
         path = self.path.partition("?")[0]
         is_page = secrets.compare_digest(path.encode(), self.server.root.encode())
@@ -250,7 +250,8 @@ class _Handler(BaseHTTPRequestHandler):
             "Content-Type": f"text/{kind}; charset=utf-8",
             "Content-Length": str(len(content)),
             "Content-Security-Policy": policy,
-            "Referrer-Policy": "same-origin",  # a form's Origin header stays
+            # With "no-referrer", browsers send "null" as the Origin of a form
+            "Referrer-Policy": "same-origin",
             "X-Content-Type-Options": "nosniff",
             "Cache-Control": "no-store",
             **headers,
@@ -336,7 +337,10 @@ def main(
 
 
 def _serve_page(survey: Survey, port: int, folder: Path) -> None:
-    """Log the page's address and serve the page until Ctrl-C; ``folder`` holds the answers."""
+    """Log the page's address and serve the page until Ctrl-C; ``folder`` holds the answers.
+
+    Raises RunError for a port that cannot be used.
+    """
     examples = survey.examples
     source = f"{examples.name} ({examples.config}, {examples.split})"
     drawn = f"{len(survey.rows)} of {len(examples)} rows of {source}, seed {survey.seed}"

@@ -92,7 +92,7 @@ def draw_pairs(rows: DatasetRows, count: int, seed: int) -> tuple["pandas.DataFr
         raise InputError(
             rows.location,
             f"has {rows.example_type} rows",
-            allowed="labelled pairs (schema: sts or nli)",
+            allowed="labelled pairs (schema: sts, nli or search)",
         )
     # Hash every source sentence; those with the smallest hashes are a simple random sample
     all_hashes = (_hash_text(first, seed) for first, _, _ in _read_generated_pairs(rows))

@@ -91,7 +91,7 @@ class StopTokens(StoppingCriteria):
 
 
 class Generator:
-    """A model under ``generate()``."""
+    """A model under ``generate()``; the end token of its generation config is removed."""
 
     def __init__(self, model: Any, tokenizer: Any):
         self.model = model.eval()
@@ -148,7 +148,7 @@ class Generator:
     def _generate_batch(
         self, batch: list[Request], settings: DecodingParameters
     ) -> list[Completion]:
-        """Generate the texts of requests of one width in one call."""
+        """Generate the texts of requests with equally many counter-prompts, in one call."""
         # rows in blocks: own prompts, first counter-prompts, and so on
         width = 1 + len(batch[0].counter_prompts)
         prompts = list[str]()

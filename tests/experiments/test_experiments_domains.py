@@ -83,8 +83,10 @@ def test_the_table_goes_to_standard_output(data, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(domains.DomainMaker, "score_row", lambda *_: [])
     monkeypatch.setattr(domains, "compare_rows", lambda *_: result)
     places = {"data": data, "file": PLAN, "folder": tmp_path / "steps"}
-    domains.main(["headlines"], **places, out=None, rows=[*scores], seeds=1)
-    assert "| 80.0 | 80.0 | 8.75 [8.00, 9.50] |" in capsys.readouterr().out
+    domains.main(["headlines", "headlines"], **places, out=None, rows=[*scores], seeds=1)
+    table = capsys.readouterr().out
+    assert "| trained on | headlines | mean |" in table
+    assert "| 80.0 | 80.0 | 8.75 [8.00, 9.50] |" in table
 
 
 def test_a_language_has_files_of_its_own(tmp_path):
