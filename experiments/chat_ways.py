@@ -54,7 +54,7 @@ from sts_dino.hub.contract.run_dir import (
 )
 from sts_dino.hub.durable import hash_file, write_text
 from sts_dino.hub.errors import InputError, suggest_choice
-from sts_dino.proposals.label_ways import CANDIDATES, PLAIN, WAYS, make_way
+from sts_dino.proposals.label_ways import BEST_OF_N, CANDIDATES, PLAIN, WAYS, make_way
 from sts_dino.release.options import format_settings
 
 logger = logging.getLogger(__name__)
@@ -210,7 +210,7 @@ def main(
       sts-dino experiment chat-ways qwen@http://127.0.0.1:8080/v1 --sentences texts.txt \\
         --in-process qwen2.5-coder-1.5b-instruct --out chat_ways.json
     """
-    # What the user named, before a request is sent
+    # Check the options before a request is sent
     model = require_server_model(server)
     if not sentences.is_file():
         raise InputError(f"--sentences {sentences}", "no such file")
@@ -218,7 +218,7 @@ def main(
     judge_places = {name: locate_encoder("--judge", name) for name in judges or JUDGES}
     encoder = {"path": locate_encoder("--selector", selector)} if selector else None
 
-    # The runs, and what the judges say
+    # Generate the pairs of every way, and judge them
     maker = WayMaker(Steps(folder), sentences, limit, lm_license, language)
     runs: dict[str, WayRun] = {}
     with lock_run(folder):
@@ -240,8 +240,8 @@ def main(
             for way, gain in trainer.measure_gains().items():
                 figures[way] = figures[way].model_copy(update={"gain": gain})
 
-    # The result
-    selecting = str(find_minilm()) if encoder is None else encoder["path"]
+    # Write and print the result
+    selector_place = str(find_minilm()) if encoder is None else encoder["path"]
     place_names = {place: name for name, place in judge_places.items()}
     result = ChatWays(
         model=model,
@@ -252,7 +252,7 @@ def main(
         candidates=candidates,
         choices=choices,
         selector=selector or "all-minilm-l6-v2",
-        selecting_judge=place_names.get(selecting),
+        selecting_judge=place_names.get(selector_place),
         ways=figures,
         seeds=seeds,
         task=task,
@@ -283,7 +283,7 @@ def choose_ways(requested: list[str] | None) -> list[str]:
 def locate_encoder(option: str, name: str) -> str:
     """Return the folder of an encoder that a user named.
 
-    Raises InputError for one that is not on this machine.
+    Raises InputError for an encoder that is not on this machine, and for a folder without one.
     """
     place = find_local_encoder(name) or name
     if not Path(place).is_dir():
@@ -295,7 +295,11 @@ def locate_encoder(option: str, name: str) -> str:
 
 
 class WayMaker:
-    """Proposes recipes for a file of sentences, and generates their pairs; each step runs once."""
+    """Proposes recipes for a file of sentences, and generates their pairs; each step runs once.
+
+    limit: the number of sentences. lm_license, language: options of ``sts-dino new``; None: it
+    finds them out.
+    """
 
     def __init__(
         self,
@@ -312,7 +316,7 @@ class WayMaker:
         self.options += ["--language", language] if language else []
 
     def propose(self, lm: str) -> Path:
-        """Return the recipe that ``sts-dino new`` proposes for a language model."""
+        """Return the path of the recipe that ``sts-dino new`` proposes for a language model."""
         key = hash_parts(lm, hash_file(self.sentences), self.options)
         recipe = self.steps.folder / "recipes" / f"{NAME}-{key}.yaml"
         command = ["new", str(self.sentences), "--lm", lm, "--no-probe", "--out", str(recipe)]
@@ -320,14 +324,21 @@ class WayMaker:
         return recipe
 
     def write(self, recipe: Path, way: str, settings: Mapping[str, Any]) -> WayRun:
-        """Return the run of a recipe with the settings of a way."""
-        words = [f"{name}={json.dumps(value)}" for name, value in settings.items()]
-        key = hash_parts(recipe.read_text(encoding="utf-8"), words)
+        """Return the run of a recipe with the settings of a way; a missing run is generated.
+
+        Args:
+            recipe: the proposed recipe.
+            way: the name of the way.
+            settings: key of the recipe → its value; None removes the key.
+        """
+        assignments = [f"{name}={json.dumps(value)}" for name, value in settings.items()]
+        key = hash_parts(recipe.read_text(encoding="utf-8"), assignments)
         run = self.steps.folder / "datasets" / f"{way}-{key}"
+        # The timing of a resumed run lacks the seconds before the kill: a file records that
         mark = run.with_name(f"{run.name}.resumed")
         if has_begun(run):
             write_text(mark, "")
-        command = ["write", str(recipe), "--out", str(run), *format_settings(words)]
+        command = ["write", str(recipe), "--out", str(run), *format_settings(assignments)]
         self.steps.run_once("dataset", key, command, way, run / MANIFEST)
         return WayRun(run, mark.exists(), recipe.with_suffix(".encoder.yaml"))
 
@@ -344,15 +355,15 @@ class WayTrainer:
         self.runs = runs
         self.seeds = seeds
         first, *_ = runs.values()
-        self.recipe = first.encoder
-        self.encoder = load_recipe(self.recipe, ModelRecipe)
-        if not self.encoder.evaluation:
+        self.recipe_path = first.encoder
+        self.recipe = load_recipe(self.recipe_path, ModelRecipe)
+        if not self.recipe.evaluation:
             raise InputError(
                 "--seeds",
-                f"the encoder that is proposed for {self.encoder.language} has no evaluation",
+                f"the encoder that is proposed for {self.recipe.language} has no evaluation",
                 hint="leave it out: the agreement needs no encoder",
             )
-        self.task, *_ = self.encoder.evaluation
+        self.task, *_ = self.recipe.evaluation
 
     def describe_task(self) -> str:
         """Return the task and the split."""
@@ -363,7 +374,10 @@ class WayTrainer:
 
         The intervals resample the task's rows, and the training seeds with them.
         """
-        published = self._score(PUBLISHED, self.encoder.base.location, PUBLISHED)
+        base = self.recipe.base.location
+        # A folder may hold steps of another language, with another base or task
+        key = f"{PUBLISHED}-{hash_parts(base, self.describe_task())}"
+        published = self._score(PUBLISHED, base, key)
         evaluations = {PUBLISHED: {NAME: [published]}}
         for way, run in self.runs.items():
             folders = [self._train(way, run, seed) for seed in range(1, self.seeds + 1)]
@@ -372,7 +386,7 @@ class WayTrainer:
         return compared.over_first
 
     def _train(self, way: str, run: WayRun, seed: int) -> Path:
-        """Return the evaluation of the encoder that the pairs of a way train."""
+        """Return the folder of the evaluation of the encoder that the pairs of a way train."""
         recipe = load_recipe(run.encoder, ModelRecipe)
         section = recipe.datasets[0].model_dump(mode="json", exclude_unset=True)
         section |= {"path": str(run.directory), "config": get_finished_config(run.directory)}
@@ -382,14 +396,21 @@ class WayTrainer:
         command = ["train", str(run.encoder), "--out", str(out), *format_settings(settings)]
         title = f"{way}, training seed {seed}"
         self.steps.run_once("encoder", key, command, title, out / MANIFEST)
-        # else `score` scores it with every encoder
+        # `score` would also score the base encoder, if its folder lay beside the trained one
         shutil.rmtree(out.with_name(f"{out.name}.base"), ignore_errors=True)
         return self._score(title, str(out), key)
 
     def _score(self, title: str, encoder: str, key: str) -> Path:
-        """Return the evaluation of an encoder on the task."""
+        """Return the folder of the evaluation of an encoder on the task; a missing one runs.
+
+        Args:
+            title: names the step in messages.
+            encoder: folder or Hub id of the encoder.
+            key: the name of the evaluation's folder, and of the step.
+        """
         out = self.steps.folder / "evaluations" / key
-        command = ["score", str(self.recipe), "--model", encoder, "--no-cache", "--out", str(out)]
+        command = ["score", str(self.recipe_path), "--model", encoder, "--no-cache"]
+        command += ["--out", str(out)]
         self.steps.run_once("scores", key, command, title, out / "results.json")
         return out
 
@@ -414,7 +435,14 @@ def count_sentences(runs: Mapping[str, WayRun]) -> int:
 def measure_ways(
     runs: Mapping[str, WayRun], judge_places: Mapping[str, str], cache: Path
 ) -> dict[str, WayFigures]:
-    """Return the figures of each way; embeddings are kept in the folder ``cache``."""
+    """Return the figures of each way, without gains; embeddings are kept in the folder ``cache``.
+
+    Args:
+        runs: way → its run.
+        judge_places: name of the judge → its folder.
+        cache: the folder of embeddings.
+    """
+    # Judge the pairs of every way
     figures = {way: read_figures(run) for way, run in runs.items()}
     outcomes: dict[str, dict[str, Outcomes]] = {way: {} for way in runs}
     silence_transformers()
@@ -423,7 +451,7 @@ def measure_ways(
             for way, run in runs.items():
                 outcomes[way][judge] = judge_pairs(run.directory, embeddings)
 
-    # The sentences of every way are resampled together
+    # Summarize each way; the sentences of every way are resampled together
     every = [outcome for by_judge in outcomes.values() for outcome in by_judge.values()]
     sentences = list(dict.fromkeys(text for outcome in every for text in outcome.first))
     for way, by_judge in outcomes.items():
@@ -483,7 +511,7 @@ class Outcomes:
 
 
 def judge_pairs(directory: Path, embeddings: Embeddings) -> Outcomes:
-    """Return whether a judge gives each pair of a run its label; a run may have no pairs."""
+    """Return the pairs of a run by the judge whose ``embeddings`` are given; maybe no pairs."""
     recipe = load_recipe(directory / RECIPE, DatasetRecipe)
     if not require_complete(directory).counts["kept"]:
         return Outcomes([], [], np.zeros(0, dtype=bool))
@@ -525,7 +553,10 @@ def summarize_outcomes(
 
 
 def resample_agreement(outcome: Outcomes, sentences: Sequence[str]) -> Samples:
-    """Return the agreement in each bootstrap resample of the sentences; alike for all ways."""
+    """Return the agreement in each bootstrap resample of the sentences, (SOURCE_RESAMPLES,).
+
+    The resamples are the same for all ways. A resample without a pair of the way gives 0.
+    """
     number_of = {text: number for number, text in enumerate(sentences)}
     numbers = np.array([number_of[text] for text in outcome.first], dtype=np.int64)
     pairs = np.bincount(numbers, minlength=len(sentences))
@@ -560,9 +591,9 @@ def format_result(result: ChatWays) -> str:
             f"gain: score of the encoder trained on the pairs, minus that of the encoder as "
             f"published; {result.task}; training seeds: {result.seeds}"
         )
-    if result.selecting_judge and any(way == WAYS[-1] for way in result.ways):
+    if result.selecting_judge and BEST_OF_N in result.ways:
         lines.append(
-            f"{result.selecting_judge} also chooses the texts of {WAYS[-1]}: its agreement "
+            f"{result.selecting_judge} also chooses the texts of {BEST_OF_N}: its agreement "
             "flatters that way"
         )
     resumed = [way for way, figures in result.ways.items() if figures.was_resumed]
@@ -572,7 +603,7 @@ def format_result(result: ChatWays) -> str:
 
 
 def format_way(way: str, figures: WayFigures, judges: Iterable[str]) -> list[str]:
-    """Return the cells of a way."""
+    """Return the cells of a way in the columns of ``format_result``; a dash for unknown tokens."""
     tokens = [figures.prompt_tokens, figures.completion_tokens]
     gains = [] if figures.gain is None else [str(figures.gain)]
     return [

@@ -72,7 +72,7 @@ def main(
         "docs/results.md"
     ),
 ) -> None:
-    """Run experiments.
+    """Run experiments, keep their results, and write the pages of all kept results.
 
     ``--set`` applies to every dataset recipe; files (@FILE) also to encoders' recipes.
 
@@ -84,6 +84,7 @@ def main(
 
       sts-dino experiment run --page
     """
+    # Choose the experiments
     plan = read_plan(file)
     if not (names or run_every or list_only or write_page):
         hint = "name some, or give --all; --list shows them"
@@ -92,13 +93,16 @@ def main(
     if list_only:
         print(format_overview(chosen, results))
         return
+
+    # Run the experiments; --all leaves out those that only an earlier revision repeats
+    if run_every:
+        chosen = [experiment for experiment in chosen if not experiment.finished]
     failed = list[str]()
     if names or run_every:
-        runnable = chosen
-        if run_every:
-            runnable = [experiment for experiment in chosen if not experiment.finished]
         with lock_run(folder):
-            failed = run_all(Runner(plan, Steps(folder), data, settings), runnable, results)
+            failed = run_all(Runner(plan, Steps(folder), data, settings), chosen, results)
+
+    # Write the pages, also of experiments that ran before a failure
     write_pages(page, plan, results)
     logger.info(f"wrote {page}")
     if failed:
@@ -110,7 +114,7 @@ def main(
 def run_all(runner: Runner, experiments: list[Experiment], results: Path) -> list[str]:
     """Run experiments and write their results as JSON. Return the names of those that failed.
 
-    A failure is logged, and the next experiment runs.
+    An InputError or RunError is logged, and the next experiment runs.
     """
     failed = list[str]()
     for experiment in experiments:
@@ -127,7 +131,10 @@ def run_all(runner: Runner, experiments: list[Experiment], results: Path) -> lis
 
 
 def format_overview(experiments: list[Experiment], results: Path) -> str:
-    """Format the experiments as a table, with the number of reproduced effects."""
+    """Format the experiments as a table, with the number of reproduced effects of each result.
+
+    Raises InputError for a result of another form.
+    """
     rows = []
     for experiment in experiments:
         outcome = "measured"

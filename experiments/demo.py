@@ -71,7 +71,10 @@ def release_dataset(chain: "Chain", name: str, stop: Event) -> None:
 
 
 def start_hub(artifacts: Path, port: int) -> LocalHub:
-    """Start the embedded Hub below ``artifacts``. Raises RunError."""
+    """Start the embedded Hub, with its storage below ``artifacts``.
+
+    Raises RunError when it does not start, e.g. on a port in use.
+    """
     try:
         return LocalHub(artifacts / "hub", port, orgs=[ORG], home=artifacts / "hf-home").start()
     except CommandError as error:
@@ -97,6 +100,8 @@ class Chain:
     ) -> None:
         """Run a recipe and publish the result; a dataset is published while it grows.
 
+        Raises RunError when the command fails.
+
         Args:
             recipe: dataset or model recipe.
             options: further options of ``sts-dino release``.
@@ -105,11 +110,12 @@ class Chain:
             stop: when set, the stage ends.
         """
         title = f"make {recipe.stem}"
-        arguments = [str(recipe), "--artifacts", str(self.artifacts), "--org", ORG, "--public"]
+        arguments = [str(recipe), "--artifacts", str(self.artifacts), "--org", ORG]
+        arguments.append("--public")  # the Hub's pages show public repositories alone
         arguments += options
         if publish:
             title = f"make and publish {recipe.stem}"
-            arguments.append("--yes")  # the Hub's pages show public repositories alone
+            arguments.append("--yes")
         self.run_stage(title, "release", *arguments, quiet=quiet, stop=stop)
 
     def run_stage(
@@ -120,9 +126,14 @@ class Chain:
         quiet: bool = False,
         stop: Event | None = None,
     ) -> None:
-        """Run ``sts-dino command arguments``, which writes its errors to stderr.
+        """Run ``sts-dino COMMAND ARGUMENTS``. Raises RunError when it fails.
 
-        Raises RunError when it fails.
+        Args:
+            title: names the stage in messages.
+            command: the subcommand.
+            arguments: its arguments.
+            quiet: show the messages of the command only if it fails.
+            stop: when set, the stage ends.
         """
         logger.info(f"\n== {title}: sts-dino {command} {' '.join(arguments)}")
         with tempfile.TemporaryFile() as log:
@@ -141,7 +152,7 @@ class Chain:
         """Load datasets and a model by name in a process with an empty cache.
 
         Return the JSON object of ``sts-dino verify``: ``datasets`` (rows by name, config and
-        split), ``similar`` and ``other`` (cosines).
+        split), ``similar`` and ``other`` (cosines). Raises the errors of ``read_answer``.
         """
         logger.info("\n== load everything by name, with an empty cache")
         return read_answer("verify", ORG, model, *datasets, environment=self._environment)
@@ -203,7 +214,12 @@ def format_report(
 
 
 def _format_dataset_table(artifacts: Path, manifests: dict[str, Manifest]) -> list[str]:
-    """Format the rows of each label, the keep rate and the speed of each dataset."""
+    """Format a table with a line for each dataset: kept rows by label, keep rate, rows per second.
+
+    Args:
+        artifacts: folder of all results.
+        manifests: dataset → its manifest.
+    """
     lines = [f"{'dataset':<15} {'rows per label':<36} {'keep rate':>9} {'rows/s':>7}"]
     for name, manifest in manifests.items():
         counts = manifest.counts
@@ -218,7 +234,10 @@ def _format_dataset_table(artifacts: Path, manifests: dict[str, Manifest]) -> li
 
 
 def _format_score_table(directory: Path) -> list[str]:
-    """Format scores of the base encoder, the SimCSE baseline and the trained encoder."""
+    """Format a table with a line for each task: base encoder, SimCSE baseline, trained encoder.
+
+    directory: the run directory of the trained encoder.
+    """
     results = read_results(directory / "results.json")
     controls = map_by_task(results.control_scores)
     lines = [f"{'Spearman x 100':<24} {'base encoder':>22} {'SimCSE baseline':>22} {'trained':>22}"]

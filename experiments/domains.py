@@ -35,7 +35,8 @@ from sts_dino.release.options import format_settings
 logger = logging.getLogger(__name__)
 
 PLAN = Path("experiments/domains.yaml")
-SUBSETS = {  # domain → folder of sts-original, and name of the subset in its files
+# Domain → its two files below sts-original: {} is "input" (pairs of sentences) or "gs" (scores)
+SUBSETS = {
     "questions": "STS16/STS2016.{}.question-question.txt",
     "answers": "STS16/STS2016.{}.answer-answer.txt",
     "plagiarism": "STS16/STS2016.{}.plagiarism.txt",
@@ -46,7 +47,7 @@ SUBSETS = {  # domain → folder of sts-original, and name of the subset in its 
     "belief": "STS15/STS.{}.belief.txt",
     "images": "STS15/STS.{}.images.txt",
 }
-# folders of languages/, with sentences.txt and pairs.tsv
+# Folders of DATA/languages with sentences.txt and pairs.tsv; a name begins with the language code
 LANGUAGES = (
     *("es-stsb", "fr-stsb", "de-stsb", "zh-stsb"),
     *("ko-klue", "ja-jsts", "nl-sick", "ro-sts"),
@@ -177,6 +178,7 @@ def main(
         --set base.repo_id=intfloat/multilingual-e5-small --set base.license=mit \\
         --set @assets/offline.yaml
     """
+    # Check the options
     if data is None:
         raise InputError("--data", "is missing", hint="name the folder with sts-original")
     plan = validate_plan(DomainPlan, read_yaml(file), file)
@@ -184,6 +186,8 @@ def main(
         plan = plan.model_copy(update={"sentences": sentences, "taught_sentences": sentences})
     names = choose_names("DOMAIN", names or list(plan.choice), [*SUBSETS, *LANGUAGES])
     plan_rows = choose_rows(plan, rows, start)
+
+    # Train and score every row in every domain
     maker = DomainMaker(plan, Steps(folder), lm, teacher, settings, start)
     evaluations: dict[str, dict[str, list[Path]]] = {row.name: {} for row in plan_rows}
     with lock_run(folder):
@@ -192,13 +196,19 @@ def main(
             for row in plan_rows:
                 evaluations[row.name][name] = maker.score_row(row, domain, seeds)
         result = compare_rows(evaluations, maker.seconds, seeds)
+
+    # Write and print the result
     if out is not None:
         write_json(out, result)
-    logger.info(_format_scores(plan_rows, names, result))
+        logger.info(f"wrote {out}")
+    print(_format_scores(plan_rows, names, result))
 
 
 def _format_scores(rows: Sequence[Row], names: Sequence[str], result: DomainResult) -> str:
-    """Return the table of the rows' scores on the domains ``names``."""
+    """Return a Markdown table: the score of each row on the domains ``names``, and its mean.
+
+    The last column is the difference of the means to the first row.
+    """
     lines = []
     for row in rows:
         scores = result.scores[row.name]
@@ -214,7 +224,7 @@ def _average(scores: Mapping[str, float]) -> float:
 
 
 def choose_names(option: str, requested: list[str] | None, known: Sequence[str]) -> list[str]:
-    """Return the requested names, or all known ones.
+    """Return the requested names, each once, or all known ones.
 
     Raises InputError naming ``option`` for an unknown one.
     """
@@ -223,14 +233,15 @@ def choose_names(option: str, requested: list[str] | None, known: Sequence[str])
             raise InputError(
                 option, f"unknown: {name}", allowed=list(known), hint=suggest_choice(name, known)
             )
-    return requested or list(known)
+    return list(dict.fromkeys(requested or known))
 
 
 def choose_rows(plan: DomainPlan, requested: list[str] | None, start: Path | None) -> list[Row]:
     """Return the requested rows in the plan's order; none requested: all that can be made.
 
-    Raises InputError for an unknown row, for one that needs ``--start`` without it, and for a
-    ``--start`` that is no finished run.
+    Rows ``from_start`` cannot be made without ``--start``. Raises InputError for an unknown row,
+    for a requested row that lacks its ``--start``, and for a ``--start`` that is not a finished
+    run.
     """
     if start is not None:
         require_complete(start)
@@ -250,11 +261,17 @@ def extract_domain(name: str, data: Path, folder: Path, plan: DomainPlan) -> Dom
     """Write the files of a domain or a language, and return it.
 
     A domain's sentence has ``MIN_WORDS`` to ``MAX_WORDS`` words and stands in no judged pair. The
-    sentences of a language are taken as its file has them. Their order is random under a fixed
-    seed. Both files of sentences begin at its start, so they share sentences. Raises InputError
-    without the files.
+    sentences of a language are taken as its file has them. The sentences are shuffled by a fixed
+    seed. The two files of sentences hold the first ``plan.sentences`` and the first
+    ``plan.taught_sentences`` of them. Raises InputError for missing and damaged files.
+
+    Args:
+        name: a key of ``SUBSETS``, or one of ``LANGUAGES``.
+        data: the folder with sts-original and languages.
+        folder: the files are written to ``data/NAME`` in this folder.
+        plan: the numbers of sentences.
     """
-    # Judged pairs, and the sentences of the others
+    # Read the judged pairs, and the sentences of other pairs
     if name in LANGUAGES:
         source = data / "languages" / name
         judged = _read_lines(source / "pairs.tsv")
@@ -268,6 +285,7 @@ def extract_domain(name: str, data: Path, folder: Path, plan: DomainPlan) -> Dom
         ]
     Random(SENTENCES_SEED).shuffle(usable)
 
+    # Write the files
     files = folder / "data" / name
     domain = Domain(
         name, files / "sentences.txt", files / "taught_sentences.txt", files / "pairs.tsv"
@@ -279,24 +297,40 @@ def extract_domain(name: str, data: Path, folder: Path, plan: DomainPlan) -> Dom
 
 
 def _read_lines(path: Path) -> list[str]:
-    """Return the lines of a file of ``--data``. Raises InputError without it."""
+    """Return the lines of a file of ``--data``. Raises InputError without it.
+
+    Only line feeds end a line: a sentence may hold another separator, such as U+2028.
+    """
     if not path.is_file():
-        raise InputError(path, "no such file", hint="--data names the folder above its folder")
-    return path.read_text(encoding="utf-8").splitlines()
+        hint = "--data names the folder that holds sts-original and languages"
+        raise InputError(path, "no such file", hint=hint)
+    text = path.read_text(encoding="utf-8").removesuffix("\n")
+    return text.split("\n") if text else []
 
 
 def _read_subset(name: str, originals: Path) -> tuple[list[str], dict[str, None], set[str]]:
     """Read a domain: the lines of its judged pairs, other pairs' sentences, judged sentences.
 
-    Raises InputError without the subset's files.
+    The first line of the judged pairs is a header. The other pairs' sentences are the keys of a
+    dict, each once. Raises InputError for missing files, for files of different lengths, and for a
+    line that is not a pair.
     """
-    lines = _read_lines(originals / SUBSETS[name].format("input"))
+    # Read the files
+    input_file = originals / SUBSETS[name].format("input")
+    lines = _read_lines(input_file)
     scores = _read_lines(originals / SUBSETS[name].format("gs"))
+    if len(lines) != len(scores):
+        raise InputError(input_file, f"has {len(lines)} lines, its file of scores {len(scores)}")
+
+    # Divide the pairs by whether they have a score
     judged = ["sentence1\tsentence2\tscore"]
     judged_sentences: set[str] = set()
     unjudged: dict[str, None] = {}
-    for line, score in zip(lines, scores, strict=True):
-        first, second = [" ".join(text.split()) for text in line.split("\t")[:2]]
+    for number, (line, score) in enumerate(zip(lines, scores, strict=True), 1):
+        columns = line.split("\t")
+        if len(columns) < 2:
+            raise InputError(f"{input_file}, line {number}", "has no second sentence")
+        first, second = [" ".join(text.split()) for text in columns[:2]]
         if score.strip():
             judged.append(f"{first}\t{second}\t{score.strip()}")
             judged_sentences |= {first, second}
@@ -330,7 +364,10 @@ class DomainMaker:
         self.seconds: dict[str, float] = {}  # row → CPU seconds
 
     def score_row(self, row: Row, domain: Domain, seeds: int) -> list[Path]:
-        """Return the evaluations of a row on a domain, one for each training seed."""
+        """Return the folders of a row's evaluations on a domain, one for each training seed.
+
+        An encoder that is not trained has one evaluation. Missing steps run.
+        """
         if row.is_teacher:
             return [self._score(row, domain, self.teacher, self.teacher)]
         if row.datasets:
@@ -342,16 +379,20 @@ class DomainMaker:
         return load_recipe(self.plan.student, ModelRecipe, self._list_settings(row)).base.location
 
     def _get_base_key(self, row: Row) -> str:
-        """Return the base's part of the keys of steps: its location, of ``--start`` its hash.
+        """Return what stands for the base in the keys of steps.
 
-        A start that was trained again in the same folder is another encoder.
+        It is the base's location; for ``--start`` it is the hash of the manifest, because an
+        encoder that was trained again in the same folder is another encoder.
         """
         if row.from_start and self.start is not None:
             return hash_file(self.start / MANIFEST)
         return self._find_base(row)
 
     def _list_settings(self, row: Row) -> list[str]:
-        """Return the settings of the encoder's recipe that are the same in all domains."""
+        """Return the settings of a row's recipe that are the same in all domains.
+
+        A row ``from_start`` has the encoder of ``--start`` as its base.
+        """
         settings = list(self.settings)
         if row.from_start:
             assert self.start is not None
@@ -367,6 +408,7 @@ class DomainMaker:
 
     def _train(self, row: Row, domain: Domain, seed: int) -> Path:
         """Return the evaluation of the encoder that a row trains; missing steps run."""
+        # List the settings, and everything else that decides the training
         places = self._make_data(row, domain)
         sections = [_fill_section(section, places) for section in row.datasets]
         settings = [f"seed={seed}", f"datasets={json.dumps(sections)}", *row.settings]
@@ -374,19 +416,24 @@ class DomainMaker:
         inputs = [hash_file(Path(path)) for path in places.values() if Path(path).is_file()]
         inputs.append(self._get_base_key(row))
         key = hash_parts(settings, inputs, self.plan.student.read_text(encoding="utf-8"))
+
+        # Train and score
         encoder = self.steps.folder / "encoders" / key
         command = ["train", str(self.plan.student), *format_settings(settings)]
         title = f"{domain.name}, {row.name}, training seed {seed}"
         seconds = self.steps.run_once(
             "encoder", key, [*command, "--out", str(encoder)], title, encoder / "manifest.json"
         )
-        # else `score` scores it with every encoder
+        # `score` would also score the base encoder, if its folder lay beside the trained one
         shutil.rmtree(encoder.with_name(f"{encoder.name}.base"), ignore_errors=True)
         self.seconds[row.name] = self.seconds.get(row.name, 0.0) + seconds
         return self._score(row, domain, str(encoder), key)
 
     def _make_data(self, row: Row, domain: Domain) -> dict[str, str]:
-        """Return the value of each name in braces that a row's datasets use; missing steps run."""
+        """Return name → file, folder or config for the names in braces of a row's datasets.
+
+        Missing steps run.
+        """
         used = json.dumps(row.datasets)
         files = {name: kind for name, kind in TAUGHT.items() if name in used}
         places = {"sentences": str(domain.taught_sentences)}
@@ -399,7 +446,7 @@ class DomainMaker:
         return places
 
     def _generate(self, domain: Domain) -> Path:
-        """Return the run directory of a domain's pairs; missing steps run."""
+        """Return the run directory of the pairs of a domain's sentences; missing steps run."""
         key = hash_parts(self.lm, hash_file(domain.sentences))
         recipe = self.steps.folder / "recipes" / f"{domain.name}-{key}.yaml"
         run = self.steps.folder / "datasets" / f"{domain.name}-{key}"
@@ -444,7 +491,10 @@ class DomainMaker:
 
 
 def _fill_section(section: Mapping[str, Any], places: Mapping[str, str]) -> dict[str, Any]:
-    """Return a section ``datasets`` with its licence, and the names in braces replaced."""
+    """Return a section ``datasets`` with the licence ``unlicensed``, and names in braces replaced.
+
+    places: name without braces → what replaces it.
+    """
     filled = {**section, "license": "unlicensed"}
     for key, value in section.items():
         if isinstance(value, str):
@@ -463,14 +513,15 @@ def compare_rows(
 ) -> DomainResult:
     """Compare the rows, with a 95 % interval of each mean's difference to the first row.
 
-    The rows of each domain are resampled together, and the training seeds of a row with them. A
-    mean counts every domain equally.
+    The judged pairs of a domain are resampled alike for all rows, and the training seeds of a row
+    with them. A mean counts every domain equally.
 
     Args:
-        evaluations: row → domain → evaluation of each training seed.
-        seconds: row → CPU seconds.
-        seeds: the number of training seeds.
-        task, split: what the evaluations have in common.
+        evaluations: row → domain → folder of the evaluation of each training seed.
+        seconds: row → CPU seconds, for the result.
+        seeds: the number of training seeds, for the result.
+        task: the task that all evaluations have scored.
+        split: its split.
     """
     from sts_dino.eval.compare.seeds import resample_data_seeds
     from sts_dino.eval.runs.records import read_evaluation
@@ -480,20 +531,23 @@ def compare_rows(
     samples: dict[str, list[Samples]] = {name: [] for name in evaluations}
     first, *_ = evaluations
     for number, domain in enumerate(evaluations[first]):
-        # all evaluations of the domain on the same resamples of its pairs
+        # Resample the outcomes of all evaluations of the domain
         outcomes = []
         for folders in evaluations.values():
             for folder in folders[domain]:
                 outcomes.append(read_evaluation(folder).read_outcomes(task, split))
         resampled = resample(outcomes, "spearman", "all", SAMPLES, RESAMPLING_SEED + number)
+
+        # Average over the training seeds of each row
         start = 0
         for name, folders in evaluations.items():
-            numbers = slice(start, start + len(folders[domain]))
-            start = numbers.stop
-            values = [compute_score(rows, "spearman") for rows in outcomes[numbers]]
+            positions = slice(start, start + len(folders[domain]))
+            start = positions.stop
+            values = [compute_score(outcome, "spearman") for outcome in outcomes[positions]]
             scores[name][domain] = round(float(np.mean(values)), 2)
-            samples[name].append(resample_data_seeds(resampled[numbers], 1, RESAMPLING_SEED))
+            samples[name].append(resample_data_seeds(resampled[positions], 1, RESAMPLING_SEED))
 
+    # Compare the means over domains
     over_first = {}
     first_samples = np.mean(samples[first], axis=0)
     for name in [name for name in evaluations if name != first]:

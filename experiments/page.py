@@ -1,4 +1,7 @@
-"""The pages of kept results: ``docs/results.md`` (effects and readings), tables and power."""
+"""The pages of kept results: effects and readings (``docs/results.md``), tables, and power.
+
+Power: how many times the seeds would decide the effects that are not significant.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -42,7 +45,8 @@ VERDICT_MARKS = {
 }
 LINEAR_POINTS = 5.0  # points to either side of zero; beyond them the scale is logarithmic
 BELOW_PAPER_SIZE = "below the paper's size"
-LINE_INCHES = 0.3
+FRAME_INCHES = 1.4  # height of axis and legend
+LINE_INCHES = 0.3  # height of an effect
 NAME_LINE_CHARACTERS = 62  # characters of a line of a name
 
 
@@ -89,9 +93,17 @@ class PlottedEffect(NamedTuple):
 
 
 def write_pages(page: Path, plan: Plan, results: Path) -> None:
-    """Write the page of effects, the page of all tables, and the plots.
+    """Write the page of effects, the tables, the power of the seeds, and the plots.
 
-    The plots lie in ``results/`` beside the page; ``README.md`` of ``results`` has the tables.
+    The plots are written to ``results/`` beside the page; ``results`` gets the tables
+    (``README.md``) and the power (``power.md``).
+
+    Args:
+        page: the page of effects.
+        plan: the plan.
+        results: the folder of the kept results.
+
+    Raises InputError for a result of another form, and for an unknown paper or table.
     """
     kept = [
         KeptResult(experiment, read_result(results / f"{experiment.name}.json"))
@@ -110,7 +122,11 @@ def list_run_experiments(kept: Sequence[KeptResult]) -> list[RunExperiment]:
 
 
 def draw_plots(run_experiments: Sequence[RunExperiment]) -> dict[str, str]:
-    """Draw the plots of the pages, as SVG by name."""
+    """Return name → SVG of the plots of the pages.
+
+    They are the kept plots of results, ``effects`` if there are effects, and a plot by size of each
+    experiment with ``parameters``.
+    """
     plots: dict[str, str] = {}
     plotted: list[PlottedEffect] = []
     for experiment, result in run_experiments:
@@ -143,6 +159,7 @@ def format_power(kept: Sequence[KeptResult]) -> str:
             # The half-width, 1.96 standard errors, narrows with the root of the number of seeds.
             half_width = (estimate.high - estimate.low) / 2
             times = (STANDARD_ERRORS_AT_POWER / 1.96 * half_width / paper_difference) ** 2
+            # No experiment costs less than it did.
             hours = max(1.0, times) * result.seconds / SECONDS_PER_HOUR
             names = [experiment.name, effect.says, effect.column]
             numbers = [format_estimate(estimate), f"{paper_difference:+z.1f}"]
@@ -153,6 +170,7 @@ def format_power(kept: Sequence[KeptResult]) -> str:
 
 def format_summary(kept: Sequence[KeptResult]) -> str:
     """Format the page of effects: the tally, a line for each effect, and the readings."""
+    # The effects
     run_experiments = list_run_experiments(kept)
     parts = [INTRODUCTION.read_text(encoding="utf-8").rstrip(), "## Effects"]
     if run_experiments:
@@ -160,6 +178,7 @@ def format_summary(kept: Sequence[KeptResult]) -> str:
         parts += [format_tally(run_experiments), plot]
     parts.append(format_effects(run_experiments))
 
+    # The experiments without a result, and the readings of the others
     waiting = [
         f"`{experiment.name}`: {experiment.title}" for experiment, result in kept if not result
     ]
@@ -321,11 +340,13 @@ def name_source(experiment: Experiment) -> str:
 
 def format_scores(plan: Plan, experiment: Experiment, result: Result) -> str:
     """Format the table of our scores; below each number stands the paper's, in italics."""
+    # Choose the columns, and the names of the rows
     columns: dict[str, None] = {}
     for row in result.measured.rows.values():
         columns |= dict.fromkeys(row)
     labels = {encoder.name: encoder.says for encoder in plan.encoders} | dict(experiment.labels)
 
+    # Fill the rows
     rows = []
     for name, estimates in result.measured.rows.items():
         label = labels.get(name, name)
@@ -381,15 +402,14 @@ def format_cost(experiment: Experiment, result: Result) -> str:
 
 
 def plot_effects(effects: Sequence[PlottedEffect]) -> str:
-    """Return an SVG with a row for each effect: interval, estimate, and the paper's difference.
-
-    An effect without a verdict is drawn as not significant.
-    """
+    """Return an SVG with a row for each effect: interval, estimate, and the paper's difference."""
 
     def draw(figure: "Figure", axes: "Axes") -> None:
+        """Draw the effects, from top to bottom, and the legend."""
         for line, (_, difference, paper_difference) in enumerate(effects):
             estimate = difference.difference
-            mark, colour = VERDICT_MARKS.get(difference.verdict, VERDICT_MARKS["not significant"])
+            # The mark of "same direction, not significant" is that of "not significant".
+            mark, colour = VERDICT_MARKS[difference.verdict.rpartition(", ")[2]]
             axes.plot([estimate.low, estimate.high], [line, line], color=colour, linewidth=2)
             face_colour = "white" if mark == "o" else colour
             style: Any = {"marker": mark, "color": colour, "markerfacecolor": face_colour}
@@ -397,7 +417,7 @@ def plot_effects(effects: Sequence[PlottedEffect]) -> str:
             if paper_difference is not None:
                 axes.plot(paper_difference, line, marker="x", color="black", markersize=6)
 
-        # The scale of points, and the names of the effects.
+        # Draw the scale of points, and the names of the effects.
         axes.axvline(0, color="black", linewidth=1)
         axes.set_xscale("symlog", linthresh=LINEAR_POINTS)
         ticks = [-20, -5, -2, 0, 2, 5, 20, 50]
@@ -406,12 +426,14 @@ def plot_effects(effects: Sequence[PlottedEffect]) -> str:
         axes.set_yticks(range(len(effects)), names, fontsize=8)
         axes.set(xlabel="points; logarithmic beyond 5", ylim=(len(effects) - 0.5, -0.5))
 
+        # Draw the legend, by marks without points.
         for name, (mark, colour) in {**VERDICT_MARKS, "the paper": ("x", "black")}.items():
             face_colour = "white" if mark == "o" else colour
             axes.plot([], [], mark, label=name, color=colour, markerfacecolor=face_colour)
         figure.legend(loc="outside lower center", ncols=len(VERDICT_MARKS) + 1, frameon=False)
 
-    return draw_picture(draw, (10, 1.4 + LINE_INCHES * len(effects)), "svg").decode()
+    height = FRAME_INCHES + LINE_INCHES * len(effects)
+    return draw_picture(draw, (10, height), "svg").decode()
 
 
 def plot_sizes(experiment: Experiment, result: Result) -> str:
@@ -428,6 +450,7 @@ def plot_sizes(experiment: Experiment, result: Result) -> str:
     ]
 
     def draw(figure: "Figure", *panels: "Axes") -> None:
+        """Draw the scores and intervals of each column into its panel."""
         for axes, name in zip(panels, columns, strict=True):
             estimates = [row[name] for row in rows]
             below = [estimate.score - estimate.low for estimate in estimates]

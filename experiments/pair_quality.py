@@ -61,11 +61,19 @@ def main(
     ] = None,
 ) -> None:
     """Measure label agreement of a model's pairs in each language, for the shipped figures."""
+    # Check the options
     if model not in GENERATORS:
         raise InputError("MODEL", f"no generator {model!r}", allowed=", ".join(GENERATORS))
+    known_languages = list(load_languages())
+    for language in languages or []:
+        if language not in known_languages:
+            problem = f"no instructions in {language!r}"
+            raise InputError("--language", problem, allowed=", ".join(known_languages))
+
+    # Measure the languages without figures; the model is loaded for the first of them
     path = out or find_asset(SHIPPED)
     engine = None
-    for language in languages or list(load_languages()):
+    for language in languages or known_languages:
         with TemporaryDirectory() as folder:
             recipe = propose_recipe(model, language, Path(folder), sentences)
             recipe = copy_with_template(recipe, chat)
@@ -84,11 +92,12 @@ def propose_recipe(
 
     Args:
         model: the generator.
-        language: the language code.
+        language: the language code, a key of ``load_languages``.
         folder: an empty folder, where corpus and recipe are written.
         sentences: a folder of files NAME.CODE.txt, the first of which is the corpus. Without one
             the corpus is Wikipedia's sentences for English, else the sentences of the examples.
     """
+    # Read the corpus
     words = load_languages()[language]
     files = sorted(sentences.glob(f"*.{language}.txt")) if sentences else []
     corpus = folder / Path(words[KIND]["examples"]).name
@@ -104,6 +113,8 @@ def propose_recipe(
         rows = list(read_file_rows(path, ("text1", "0"), corpus.name))
         texts = [row[0] for row in rows] + [row[1] for row in rows]
         corpus = corpus.with_suffix(".txt")
+
+    # Write it, and propose the recipe
     write_text(corpus, "".join(f"{text}\n" for text in texts[:CORPUS_TEXTS]))
     choices = CorpusChoices(language=language, kind=KIND, lm=model)
     recipe = folder / "recipe.yaml"
@@ -128,6 +139,8 @@ def add_quality(path: Path, quality: PairQuality) -> None:
     ]
     entries.append(quality)
     entries.sort(key=lambda entry: (entry.model, entry.chat, entry.language))
+
+    # Write each entry as one line, however long
     lines = []
     for entry in entries:
         flow = yaml.safe_dump(

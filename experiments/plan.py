@@ -18,7 +18,7 @@ from sts_dino.hub.papers import Column, Table, find_paper
 
 AnyPlan = TypeVar("AnyPlan", bound=Strict)
 
-# settings that generate no text
+# Prefixes of the settings that leave the generated texts unchanged
 FINISHING = ("verification=", "verification.", "postprocess.", "decoding.samples=")
 
 
@@ -62,9 +62,9 @@ class Variant(Strict):
     """A dataset variant: a recipe with settings, or the texts of another variant filtered and
     scored again.
 
-    ``extends``: inherit recipe, settings and source of that variant. ``same_texts``: generate
-    nothing; apply these settings of filtering and scoring to that variant's texts. Settings are
-    written as for ``--set``.
+    ``says``: its description in tables. ``extends``: inherit recipe, settings and source of that
+    variant. ``same_texts``: generate nothing; apply these settings of filtering and scoring to that
+    variant's texts. Settings are written as for ``--set``.
     """
 
     name: Name
@@ -77,6 +77,7 @@ class Variant(Strict):
 
     @model_validator(mode="after")
     def _check_origin(self) -> Self:
+        """Require one origin; of ``same_texts``, no source and no setting that changes texts."""
         origins = [self.recipe, self.extends, self.same_texts]
         if len(origins) - origins.count(None) != 1:
             raise ValueError(f"{self.name}: give exactly one of recipe, extends and same_texts")
@@ -173,8 +174,9 @@ def require_unique(names: Sequence[str], kind: str) -> None:
 class Encoder(Strict):
     """An encoder in a table: trained by a recipe, untrained, or any encoder by name.
 
-    ``recipe``: a model recipe; its ``datasets`` read the variant ``dataset``, whatever path they
-    name (None: as they stand). ``trained``: false scores the base of the recipe. ``baseline``:
+    ``says``: its description in tables. ``recipe``: a model recipe; its ``datasets`` read the
+    variant ``dataset``, whatever path they name; without a variant they are read as the recipe
+    names them. ``trained``: false scores the base of the recipe. ``baseline``:
     simcse trains by unsupervised SimCSE on the source sentences of ``dataset``; shuffled trains on
     its pairs with permuted scores. ``model``: what ``sts-dino score --model`` takes, in place of a
     recipe.
@@ -191,6 +193,7 @@ class Encoder(Strict):
 
     @model_validator(mode="after")
     def _check_origin(self) -> Self:
+        """Require a recipe or a model, and the keys that the others need."""
         if [self.recipe, self.model].count(None) != 1:
             raise ValueError(f"{self.name}: give exactly one of recipe and model")
         if self.recipe is None and (self.dataset or self.settings or self.baseline):
@@ -270,25 +273,35 @@ class Experiment(Strict):
     def list_columns(self) -> dict[str, OwnColumn]:
         """Return the tasks and the split of each column to measure, by the column's name.
 
-        An average has the tasks of its columns. Raises InputError for a column that the paper's
-        table does not have.
+        An average has the tasks of its columns. Raises InputError for an unknown paper or table,
+        for a column that the paper's table does not have or that has no task, and for an average
+        over several metrics.
         """
+        # Choose the columns
         table = self.printed
         printed = {column.name: column for column in table.columns} if table else {}
         names = self.columns
         if names is None:
             names = tuple(name for name, column in printed.items() if column.reason is None)
+
+        # List the tasks of each
         columns: dict[str, OwnColumn] = {}
         for name in names:
+            place = f"{self.name}: column {name!r}"
             if name not in printed:
-                place = f"{self.name}: column {name!r}"
                 raise InputError(place, "is not in the table", allowed=list(printed))
-            columns[name] = OwnColumn(tasks=tuple(_list_tasks(printed[name], printed)))
+            tasks = tuple(_list_tasks(printed[name], printed))
+            if not tasks:
+                raise InputError(place, f"has no task: {printed[name].reason}")
+            columns[name] = OwnColumn(tasks=tasks)
         return columns | dict(self.own_columns)
 
 
 def _list_tasks(column: Column, columns: Mapping[str, Column]) -> Iterator[str]:
-    """Yield the tasks of a column; those of an average are its columns'."""
+    """Yield the tasks of a column; an average has the tasks of its columns.
+
+    Raises InputError for an average that counts several metrics as one.
+    """
     if column.task is not None:
         yield column.task
     for part in column.mean_of:
@@ -332,6 +345,10 @@ class Plan(Strict):
         for row in experiment.rows:
             if not experiment.finished and row not in encoders:
                 raise ValueError(f"{name}: unknown encoder {row}")
+        for effect in experiment.effects:
+            for row in (effect.better, effect.than):
+                if not experiment.finished and row not in experiment.rows:
+                    raise ValueError(f"{name}: an effect compares the unknown row {row}")
 
     def get_encoder(self, name: str) -> Encoder:
         """Return the encoder of that name."""
@@ -366,7 +383,7 @@ class Plan(Strict):
 def read_plan(path: Path) -> Plan:
     """Read the plan of a YAML file, or of all files of a folder merged.
 
-    Raises InputError with the place of an error.
+    Raises InputError for a missing path, and naming the place of an error in the files.
     """
     if not path.exists():
         raise InputError(path, "no such plan", hint="run the command in the folder of a clone")

@@ -117,12 +117,21 @@ def require_models(taught: bool) -> None:
 def generate_and_measure(
     chain: Chain, limit: int | None, workers: int, senteval: Path | None
 ) -> None:
-    """Generate the dataset, measure its label agreement and downstream gain, and publish it."""
+    """Generate the dataset, measure its label agreement and downstream gain, and publish it.
+
+    Args:
+        chain: the chain, whose folder gets the results.
+        limit: the number of source sentences; None: the recipe's.
+        workers: threads that generate, and processes that train.
+        senteval: SentEval's directory; None: the gain is measured on STSb's validation split.
+
+    Raises RunError when a stage fails.
+    """
     recipe = RECIPES / f"{DATASET}.yaml"
     directory = str(chain.artifacts / "datasets" / DATASET)
     offline = ["--set", f"@{OFFLINE}"]
 
-    # the rows
+    # Generate the rows
     options = [*offline]
     if limit:
         options += ["--limit", str(limit)]
@@ -130,9 +139,10 @@ def generate_and_measure(
         options += ["--workers", str(workers)]
     chain.release(recipe, *options, publish=False)
 
-    # label agreement and downstream gain
+    # Measure label agreement and downstream gain
     chain.run_stage("label agreement", "fidelity", directory)
-    pairs = 2 * (limit or get_source_limit())  # of three labels, because some texts are rejected
+    # The recipe requests three pairs of a sentence; two remain also when some are rejected
+    pairs = 2 * (limit or get_source_limit())
     arguments = [directory, "--student", str(STUDENT), "--pairs", str(pairs)]
     if senteval:
         arguments += ["--senteval-data", str(senteval)]
@@ -141,12 +151,19 @@ def generate_and_measure(
     arguments += ["--workers", str(workers), *offline, "--out", str(chain.artifacts / "value")]
     chain.run_stage("downstream gain", "value", *arguments)
 
-    # the publication, with the measurements on the card
+    # Publish it, with the measurements on the card
     chain.release(recipe, *options)
 
 
 def release_encoder(chain: Chain, name: str, limit: int | None, *settings: str) -> None:
-    """Train the encoder of a recipe of ``RECIPES`` and publish it. ``settings``: of the recipe."""
+    """Train the encoder of a recipe of ``RECIPES`` and publish it. Raises RunError on failure.
+
+    Args:
+        chain: the chain, whose folder gets the encoder.
+        name: the name of the recipe.
+        limit: the number of source sentences of a trial; None: the whole training.
+        settings: further settings of the recipe.
+    """
     path = RECIPES / f"{name}.yaml"
     changes = [f"@{OFFLINE}", *settings]
     if limit:
@@ -156,10 +173,11 @@ def release_encoder(chain: Chain, name: str, limit: int | None, *settings: str) 
 
 def release_taught_encoder(chain: Chain, limit: int | None) -> None:
     """Score pairs of the dataset's texts by the teacher, train an encoder on them, publish it."""
-    # Each step of the recipe reads new pairs
+    # Score as many pairs as the training reads: each step of the recipe reads new ones
     recipe = load_recipe(RECIPES / f"{TAUGHT_ENCODER}.yaml", ModelRecipe)
     count = recipe.batch_size * int(recipe.arguments["max_steps"])
 
+    # Score them, and train
     dataset = chain.artifacts / "datasets" / DATASET
     folder = find_taught_folder(dataset)
     arguments = [str(dataset), "--teacher", TEACHER, "--base", BASE, "--out", str(folder)]
@@ -176,9 +194,11 @@ def get_source_limit() -> int:
 
 
 def scale_training(path: Path, limit: int) -> list[str]:
-    """Return the settings of a trial.
+    """Return the settings of a trial on ``limit`` source sentences.
 
-    Steps are in proportion to the source sentences, and no test set is scored.
+    Steps are in proportion to the source sentences, at least 10, and no test set is scored.
+
+    path: the recipe of the encoder.
     """
     recipe = load_recipe(path, ModelRecipe)
     steps = int(recipe.arguments["max_steps"]) * limit // get_source_limit()

@@ -138,13 +138,19 @@ class EncoderMaker:
         self.steps = datasets.steps
 
     def score(self, encoder: Encoder, columns: Sequence[OwnColumn], seeds: Seeds) -> Evaluations:
-        """Return the evaluations on the columns' tasks; missing trainings and scores run first."""
+        """Return the evaluations on the columns' tasks; missing trainings and scores run first.
+
+        Raises InputError or RunError when a step fails.
+        """
+        # List the tasks
         tasks: list[tuple[str, str]] = []
         for column in columns:
             tasks += [(task, column.split) for task in column.tasks]
         tasks = list(dict.fromkeys(tasks))
         if encoder.model is not None:
             return self._score_by_name(encoder.name, encoder.model, tasks)
+
+        # Train and score under every seed
         folders = []
         seconds = 0.0
         for tree in self.make_recipes(encoder, seeds):
@@ -161,7 +167,15 @@ class EncoderMaker:
         key: str,
         tasks: Sequence[tuple[str, str]],
     ) -> float:
-        """Score a trained encoder on (task, split) pairs. Return the CPU seconds."""
+        """Score a trained encoder on (task, split) pairs. Return the CPU seconds.
+
+        Args:
+            encoder: the encoder, which messages name.
+            tree: its recipe.
+            run: its run directory.
+            key: the digest that decides the training.
+            tasks: the tasks with their splits.
+        """
         path = run.path.with_name("score.yaml")
         evaluation = [{"task": task, "split": split} for task, split in tasks]
         # The tables' intervals resample all evaluations together: few samples are enough here.
@@ -176,9 +190,14 @@ class EncoderMaker:
     def _score_by_name(
         self, name: str, model: str, tasks: Sequence[tuple[str, str]]
     ) -> Evaluations:
-        """Score any encoder that ``sts-dino score --model`` takes.
+        """Return the evaluation of any encoder that ``sts-dino score --model`` takes.
 
         A change of the module of a ``python:MODULE:NAME`` encoder scores it again.
+
+        Args:
+            name: the encoder's name, for messages.
+            model: the value of ``--model``.
+            tasks: the tasks with their splits; every split of a task is scored.
         """
         # The module's file is looked up in the clone; other encoders have none.
         module = model.removeprefix("python:").split(":")[0]
@@ -200,9 +219,9 @@ class EncoderMaker:
         return ["--senteval-data", f"{data}/senteval", "--sts-data", f"{data}/sts-original"]
 
     def make_recipes(self, encoder: Encoder, seeds: Seeds) -> list[Tree]:
-        """Return the recipe of every training of an encoder, one for each seed.
+        """Return the recipe of every training of an encoder, one for each pair of seeds.
 
-        An untrained encoder has one recipe, without training.
+        An untrained encoder has one recipe, without training. Missing datasets are made.
         """
         assert encoder.recipe is not None
         settings = self.list_settings(encoder.recipe, encoder)
@@ -228,7 +247,17 @@ class EncoderMaker:
     def _set_dataset(
         self, encoder: Encoder, tree: Mapping[str, Any], data_seed: int, seed: int
     ) -> Tree:
-        """Return the recipe with the encoder's dataset, or with that of its baseline."""
+        """Return the recipe with the encoder's dataset, or with that of its baseline.
+
+        A missing dataset is made; a baseline's pairs are written below ``baselines``. Raises
+        InputError for shuffled labels of pairs without scores.
+
+        Args:
+            encoder: the encoder.
+            tree: its recipe with all settings.
+            data_seed: the seed of the dataset.
+            seed: the seed of the training.
+        """
         if encoder.dataset is None:
             return {**tree, "seed": str(seed)}
         run = self.datasets.make_dataset(encoder.dataset, data_seed).path
@@ -251,7 +280,10 @@ class EncoderMaker:
         return replace_training_data(tree, "dataset", run, get_finished_config(run), seed)
 
     def _train(self, encoder: Encoder, tree: Mapping[str, Any]) -> tuple[StepOutput, str]:
-        """Return an encoder's run directory under one recipe, and the digest that decides it."""
+        """Train an encoder under one recipe, unless it has been.
+
+        Return its run directory with the CPU seconds, and the digest of what decides the training.
+        """
         recipe = validate_recipe(encoder.recipe or Path(encoder.name), ModelRecipe, dict(tree))
         key = hash_parts(hash_training(recipe), recipe.seed)
         folder = self.steps.folder / "encoders" / f"{encoder.name}-{key}"
@@ -261,7 +293,7 @@ class EncoderMaker:
         command = ["train", str(path), "--out", str(out)]
         title = f"{encoder.name}, training seed {recipe.seed}"
         seconds = self.steps.run_once("encoder", key, command, title, out / "manifest.json")
-        # `score` would score the base encoder, too, if its folder lay beside the run directory.
+        # `score` would also score the base encoder, if its folder lay beside the run directory.
         shutil.rmtree(folder / "encoder.base", ignore_errors=True)
         return StepOutput(out, seconds), key
 
@@ -283,14 +315,15 @@ class Runner:
     def run(self, experiment: Experiment) -> Result:
         """Return the result of an experiment; unfinished steps run.
 
-        Raises InputError for an experiment that only an earlier revision repeats.
+        Raises InputError for an experiment that only an earlier revision repeats, and InputError or
+        RunError when a step fails.
         """
         if experiment.finished:
             hint = f"git checkout {experiment.finished} repeats it; its result is kept"
             raise InputError(experiment.name, "is finished and its code was removed", hint=hint)
         rows: dict[str, dict[str, Estimate]] = {name: {} for name in experiment.rows}
 
-        # scores of every encoder, and the paired differences of each column
+        # Score every encoder, and compare them in each column
         columns = experiment.list_columns()
         evaluations = self._score_encoders(experiment, list(columns.values()))
         differences = list[Difference]()
@@ -299,6 +332,7 @@ class Runner:
             scores = self._compare_variants(plan)
             for row, score in scores.variants.items():
                 rows[row][name] = score.average
+                # Beside label agreement, the table shows what the pairs gain over the first row
                 if experiment.judges and score.over_simcse:
                     rows[row][f"{name} over {plan.control}"] = score.over_simcse
             pairs = zip(plan.differences, scores.differences, strict=True)
@@ -307,7 +341,7 @@ class Runner:
                     Difference(better=better, than=than, column=name, difference=difference)
                 )
 
-        # label agreement of the rows' datasets
+        # Measure label agreement of the rows' datasets
         seconds = sum(evaluation.seconds for evaluation in evaluations.values())
         first_seed = self.plan.datasets.seeds.data[0]
         for encoder in self.plan.list_encoders(experiment):
@@ -318,6 +352,7 @@ class Runner:
                 rows[encoder.name] |= estimates
                 seconds += cost
 
+        # Join the figures
         seeds = self.choose_seeds(experiment)
         return Result(
             experiment=experiment.name,
@@ -344,7 +379,10 @@ class Runner:
         return list(dict.fromkeys(encoder.dataset for encoder in encoders if encoder.dataset))
 
     def _count_rows(self, variant: str) -> dict[str, int]:
-        """Count source sentences and training rows of a variant under the first data seed."""
+        """Count a variant's source sentences, and the rows of its config for training.
+
+        They are those of the first data seed; the rows are of all splits.
+        """
         directory = self.datasets.make_dataset(variant, self.plan.datasets.seeds.data[0]).path
         manifest = require_complete(directory)
         config = get_finished_config(directory)
@@ -358,6 +396,7 @@ class Runner:
             generated = self.plan.datasets.get_variant(name).same_texts or name
             for seed in self.choose_seeds(experiment).data:
                 dataset = self.datasets.make_dataset(name, seed)
+                # The seconds of each variant of the same texts include their generation
                 longest = max(seconds.get((generated, seed), 0.0), dataset.seconds)
                 seconds[generated, seed] = longest
         return sum(seconds.values())
@@ -381,7 +420,14 @@ class Runner:
         column: OwnColumn,
         evaluations: Mapping[str, Evaluations],
     ) -> VariantPlan:
-        """Plan the comparison of a column; the control is the experiment's first row."""
+        """Plan the comparison of a column; the control is the experiment's first row.
+
+        Args:
+            experiment: the experiment.
+            name: the name of the column.
+            column: its tasks and split.
+            evaluations: row → its evaluations.
+        """
         variants = {}
         for encoder, evaluation in evaluations.items():
             variants[encoder] = tuple(str(folder) for folder in evaluation.folders)
@@ -391,13 +437,16 @@ class Runner:
             split=column.split,
             samples=SAMPLES,
             variants=variants,
-            control=next(iter(variants), ""),
+            control=next(iter(variants)),
             data_seeds=experiment.data_seeds,
             differences=tuple((effect.better, effect.than) for effect in effects),
         )
 
     def _compare_variants(self, plan: VariantPlan) -> VariantScores:
-        """Return scores and differences with intervals over rows and seeds, computed once."""
+        """Return scores and differences with intervals over rows and seeds.
+
+        A comparison is computed once, and kept in the folder ``compared``.
+        """
         from sts_dino.eval.compare.seeds import compare_variants
 
         key = hash_parts(plan.model_dump(mode="json"))
@@ -413,7 +462,13 @@ class Runner:
 
         Label agreement (Spearman), the cosine of each label and the share of kept texts are x 100;
         the last estimate is CPU seconds for 100 kept texts. The command runs once.
+
+        Args:
+            dataset: the run directory, and the CPU seconds of its generation.
+            judge: the judge's name in the table.
+            judge_encoder: the encoder, as ``sts-dino fidelity --encoder`` takes it.
         """
+        # Run the judge
         run = dataset.path
         key = hash_parts(run.name, judge_encoder)
         out = self.steps.folder / "agreement" / f"{key}.json"
@@ -425,6 +480,7 @@ class Runner:
             write_text(out, (run / FIDELITY).read_text(encoding="utf-8"))
         fidelity = Fidelity.model_validate_json(out.read_bytes())
 
+        # Convert the judge's intervals to points.
         intervals = {f"agreement, {judge}": fidelity.spearman}
         for label, texts in fidelity.labels.items():
             intervals[f"cosine of {label}, {judge}"] = texts.cosine

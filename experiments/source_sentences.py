@@ -8,6 +8,7 @@ import gzip
 import json
 import logging
 import re
+import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Annotated
 import typer
 
 from sts_dino.generation.inputs.sources import read_file_rows
+from sts_dino.hub.contract.shards import make_reading_error
 from sts_dino.hub.durable import write_text
 from sts_dino.hub.errors import InputError
 from sts_dino.hub.text_files import READERS, kind_of
@@ -25,10 +27,10 @@ from sts_dino.release.value import read_human_pairs
 logger = logging.getLogger(__name__)
 
 EVALUATION_SETS = (*(f"sts{year}" for year in range(12, 17)), "stsb-tokenised", "sick-r-tokenised")
-CHECKED_ROWS = 500
+CHECKED_ROWS = 500  # rows that are looked up in the evaluation sets together
 MIN_WORDS = 4  # a heading has fewer
 MAX_WORDS = 40  # a run-on line has more
-# a quotation mark would end a text
+# A sentence has a lower-case letter of English, and no quotation mark, which would end a text
 STATEMENT_PATTERN = re.compile(r'[^"\u201c\u201d]*[a-z][^"\u201c\u201d]*')
 Row = tuple[str, ...]
 FindKinds = Callable[[Sequence[str]], list[str | None]]
@@ -68,6 +70,9 @@ def main(
 
       sts-dino experiment source-sentences wiki.txt --without sentences.txt --out unseen.txt
     """
+    # Read the rows
+    if out.suffix == ".json":
+        raise InputError(f"--out {out}", "is the file of the counts", allowed=".txt or .jsonl")
     excluded = set[str]()
     for path in without:
         excluded.update(_read_lines(path))
@@ -79,9 +84,12 @@ def main(
     else:
         rows = [(sentence,) for sentence in read_sentences(file, columns)]
     rows = [row for row in rows if not excluded.intersection(row)]
+
+    # Draw rows that are in no evaluation set
     find_kinds, splits = load_evaluation_check(senteval, scored_only=pairs)
     drawn, left_out = draw_rows(rows, texts, seed, find_kinds)
 
+    # Write them, and the counts
     lines = []
     for row in drawn:
         line = row[0]
@@ -103,17 +111,22 @@ def main(
 
 
 def read_sentences(file: Path, columns: Sequence[str]) -> list[str]:
-    """Read the distinct sentences of a file: no headings, run-on lines or quotation marks.
+    """Read the distinct sentences of a file, in order.
 
-    columns: those of a table to read; empty for other files. Raises InputError for a missing file
-    and for one without sentences.
+    A sentence has ``MIN_WORDS`` to ``MAX_WORDS`` words and the form of ``STATEMENT_PATTERN``.
+
+    columns: those of a table to read; empty for other files. Raises InputError for a missing or
+    damaged file, and for one without sentences.
     """
     if not file.is_file():
         hint = "--data names the folder that holds it (or STS_DINO_DATA)"
         raise InputError(file, "no such file", hint=hint)
     # A .gz file of another kind has a caption on each line, as Multi30k's train.1.en.gz.
     if file.suffix == ".gz" and kind_of(file) not in READERS:
-        cells = gzip.decompress(file.read_bytes()).decode("utf-8").split("\n")
+        try:
+            cells = gzip.decompress(file.read_bytes()).decode("utf-8").split("\n")
+        except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+            raise make_reading_error(error, file) from error
     else:
         cells = list[str]()
         for row in read_file_rows(file, tuple(columns), str(file)):
@@ -143,9 +156,11 @@ def load_evaluation_check(senteval: Path | None, scored_only: bool) -> tuple[Fin
     match.
 
     Args:
-        senteval: SentEval's data. None: the splits are the STS Benchmark's validation and test,
-            which the repository ships.
+        senteval: SentEval's data, with the sets ``EVALUATION_SETS``. None: the splits are the STS
+            Benchmark's validation and test, which the repository ships.
         scored_only: whether to leave out the splits that no score comes from.
+
+    Raises the errors of ``read_evaluation_sets``.
     """
     from sts_dino.eval.audit.decontaminate import DEFAULT_DROPPED_KINDS, SCORED_SPLITS
     from sts_dino.eval.audit.evaluation_sentences import SentenceIndex, read_evaluation_sets
@@ -157,7 +172,7 @@ def load_evaluation_check(senteval: Path | None, scored_only: bool) -> tuple[Fin
     sentences = SentenceIndex(sets)
 
     def find_kinds(texts: Sequence[str]) -> list[str | None]:
-        """Return the first kind of match of each text that leaves it out."""
+        """Return the strongest kind of match that leaves a text out, None without, (n,)."""
         kinds = list[str | None]()
         for matches in sentences.find_matches(texts):
             dropped = [match.kind for match in matches if match.kind in DEFAULT_DROPPED_KINDS]
@@ -172,7 +187,7 @@ def draw_rows(
 ) -> tuple[list[Row], dict[str, int]]:
     """Draw the first ``limit`` rows without a match, in an order shuffled by ``seed``.
 
-    Return them, and the numbers of rows that were left out, by kind of match.
+    Return them, and kind of match → number of rows that were left out. There may be fewer rows.
     """
     order = list(rows)
     Random(seed).shuffle(order)

@@ -20,7 +20,10 @@ RESUME_HINT = "finished steps are kept: run the same command again to resume"
 
 
 def hash_parts(*parts: Any) -> str:
-    """Return twelve hexadecimal digits of the SHA-256 of anything that JSON can hold."""
+    """Return twelve hexadecimal digits of the SHA-256 of the parts as JSON.
+
+    A part that JSON cannot hold, e.g. a path, counts as its ``str``.
+    """
     text = json.dumps(parts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -42,6 +45,7 @@ class Steps:
     def run_once(self, kind: str, key: str, command: list[str], title: str, out: Path) -> float:
         """Run ``sts-dino COMMAND`` unless its step is finished. Return its CPU seconds.
 
+        A finished step is recorded in ``steps/KIND-KEY.json``; its recorded seconds are returned.
         Raises InputError or RunError when the command fails.
 
         Args:
@@ -54,6 +58,7 @@ class Steps:
         path = self.folder / "steps" / f"{kind}-{key}.json"
         record: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {}
         if record.get("finished") and out.exists():
+            # A list, because earlier versions recorded the seconds of each killed attempt
             return float(sum(record["seconds"]))
         make_folder(path.parent)
         with name_failure(f"{title}: {command[0]}", path, RESUME_HINT):
@@ -68,7 +73,10 @@ class Steps:
         return seconds
 
     def _run_command(self, command: list[str]) -> float:
-        """Run a command with one thread. Return the CPU seconds of it and its children."""
+        """Run a command with one thread. Return the CPU seconds of it and its children.
+
+        Sets OMP_NUM_THREADS=1 in this process, too.
+        """
         os.environ["OMP_NUM_THREADS"] = "1"
         start = os.times()
         run_stage(*command)

@@ -45,7 +45,15 @@ GENERATED_TOP_P = 0.9  # nucleus of generated source sentences: Schick & Schütz
 
 
 class DatasetMaker:
-    """Makes the datasets of a plan. ``settings``: added to every dataset recipe."""
+    """Makes the datasets of a plan.
+
+    Args:
+        plan: the plan.
+        steps: runs the commands.
+        data: the folder with files of sources and, for the check of sentences, ``senteval``; None:
+            sources are files of the repository, and the shipped evaluation data is checked.
+        settings: added to every dataset recipe.
+    """
 
     def __init__(self, plan: Plan, steps: Steps, data: Path | None, settings: Sequence[str] = ()):
         self.datasets = plan.datasets
@@ -123,7 +131,9 @@ class DatasetMaker:
         return StepOutput(out, self.steps.run_once("dataset", key, command, title, out))
 
     def _draw_sentences(self, name: str, path: str, spec: Source, limit: int, seed: int) -> Path:
-        """Return the file of source sentences that a data seed draws. Raises InputError.
+        """Return the file of source sentences that a data seed draws; a missing one is drawn.
+
+        Raises InputError for a missing source, and InputError or RunError when a step fails.
 
         Args:
             name: the source in the plan.
@@ -183,7 +193,10 @@ def get_finished_config(directory: Path) -> str:
 
 
 def read_source_sentences(directory: Path) -> list[str]:
-    """Read the source sentences of a dataset's training rows, each once."""
+    """Read the texts in the first column of a dataset's training rows, each once.
+
+    In pairs of sentences and in triplets they are the source sentences.
+    """
     config = get_finished_config(directory)
     sentences = list[str]()
     for file in require_complete(directory).files:
@@ -203,10 +216,11 @@ def read_finished_rows(directory: Path, columns: Sequence[str], hint: str) -> li
     for file in require_complete(directory).files:
         if not file.config or not is_finished(file.config):
             continue
-        try:
-            table = read_table(directory / file.path, list(columns))
-        except KeyError as error:
-            raise InputError(directory, f"has no column {error}", hint=hint) from error
+        table = read_table(directory / file.path, list(columns))
+        for column in columns:
+            # The reader leaves unknown columns out
+            if column not in table.column_names:
+                raise InputError(directory, f"has no column {column!r}", hint=hint)
         for row in table.to_pylist():
             rows.append(tuple(row[column] for column in columns))
     if not rows:

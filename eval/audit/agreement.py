@@ -183,7 +183,7 @@ class Report(Frozen):
         )
 
     def _format_percentages(self, agreement: Agreement) -> Markdown:
-        """Return a confusion table in percent of a column, with the number of rows below."""
+        """Return a confusion table in percent of a column; the last row has the column's total."""
         counts = np.array(agreement.counts)
         totals = counts.sum(axis=0).tolist()
         rows: list[list[object]] = [
@@ -219,7 +219,7 @@ def compare_raters(
 
 
 def make_report(survey: Survey) -> Report:
-    """Compare a survey's answers with the generator's labels, and annotators with each other."""
+    """Return the agreement of a survey's annotators with the generator and with each other."""
     # Read the generator's labels, and the labels of every annotator with an answer
     examples = survey.examples
     scale = examples.scale
@@ -271,7 +271,7 @@ def compute_correlation_interval(
     """Return Spearman's correlation of scores and values (-1 to 1) with its 95 % interval.
 
     Args:
-        scores: a score of each pair, (n,).
+        scores: a score of each pair, (n,) with n ≥ 1.
         values: the values that are correlated with the scores, e.g. cosines, (n,).
         resamples: the rows of each bootstrap resample.
 
@@ -303,7 +303,7 @@ def resample_source_sentences(first: Sequence[str]) -> list[Rows]:
     each drawn source sentence. The draws are the same in every call.
 
     Args:
-        first: the source sentence of each row.
+        first: the source sentence of each row, (n,) with n ≥ 1.
     """
     # Number the source sentences, and list the rows of each
     numbers = {text: number for number, text in enumerate(dict.fromkeys(first))}
@@ -326,8 +326,8 @@ def compute_bootstrap_interval(
 ) -> Interval:
     """Return the statistic of all rows and its 95 % percentile interval.
 
-    Resamples for which the statistic is NaN are ignored. Where it is NaN for all of them, both ends
-    of the interval are the value itself.
+    Resamples for which the statistic is NaN are ignored. When it is NaN for every resample, both
+    ends of the interval are the value itself.
 
     Args:
         statistic: a function of row numbers.
@@ -335,9 +335,11 @@ def compute_bootstrap_interval(
         rows: the number of all rows.
     """
     value = statistic(np.arange(rows))
-    with np.errstate(invalid="ignore"):
-        ends = np.nanpercentile([statistic(drawn) for drawn in resamples], INTERVAL_PERCENTILES)
-    low, high = np.where(np.isfinite(ends), ends, value)
+    values = np.array([statistic(drawn) for drawn in resamples])
+    defined = values[~np.isnan(values)]
+    if not len(defined):
+        return make_interval(value, value, value)
+    low, high = np.percentile(defined, INTERVAL_PERCENTILES)
     return make_interval(value, low, high)
 
 

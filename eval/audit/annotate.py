@@ -56,7 +56,7 @@ _TEMPLATES = Environment(
 )
 MAX_FORM_BYTES = 10_000
 REQUEST_TIMEOUT_SECONDS = 60.0  # for a whole request, however slowly its bytes come
-# An answer that comes sooner after its texts is a second click on the pair before
+# An answer within this time after its page was sent is taken for a double click on the pair before
 MIN_READING_SECONDS = 0.4
 
 
@@ -90,6 +90,8 @@ class Page(ThreadingTCPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
+    """Handler of one request to the page."""
+
     server: Page
 
     def setup(self) -> None:
@@ -128,6 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(403, "a form of another site")
         elif not (length.isascii() and length.isdecimal()):
             self._send(411, "a form without its length")
+        # int() raises for a number of thousands of digits, so the digits are counted first
         elif len(length) > len(str(MAX_FORM_BYTES)) or int(length) > MAX_FORM_BYTES:
             self._send(413, "a form that is too long")
         else:
@@ -137,7 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _check_request(self) -> bool:
         """Return whether the request names this host and the page's path; else send a refusal."""
-        # Another site's name that leads to this address would be DNS rebinding
+        # A site can point its own name at this address (DNS rebinding); the Host header shows it
         is_host = self.headers.get("Host", "") in self.server.hosts
         path = self.path.partition("?")[0]
         is_page = secrets.compare_digest(path.encode(), self.server.root.encode())
@@ -165,9 +168,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _show_position(self, form: dict[str, str]) -> None:
         """Send the question at the form's ``place``, by default the annotator's first open one.
 
-        A form without an annotator gets the start page. A place after the last question gets the
-        page that counts the answers. Raises InputError for a name that cannot be stored, ValueError
-        for a place that is not a number.
+        A form without an annotator gets the start page. A negative place gets the first question,
+        a place after the last question the page that counts the answers. Raises InputError for a
+        name that cannot be stored, ValueError for a place that is not a whole number, and the
+        errors of ``AnswerStore``.
         """
         if "annotator" not in form:
             self._render(200)
@@ -189,8 +193,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Store the form's answer, unless it came too soon, and redirect to the next question.
 
         After an answer that came too soon (``MIN_READING_SECONDS``) the same question is shown.
-        Raises InputError for an answer that the survey cannot store, KeyError for a form without
-        one of its fields, ValueError for a place or time that is not a number.
+        Raises InputError for an answer that the survey does not have, KeyError for a form without
+        one of its fields, ValueError for a place or time that is not a number, and the errors of
+        ``AnswerStore``.
         """
         name = normalize_name(form["annotator"])
         position = int(form["place"])
@@ -245,7 +250,8 @@ class _Handler(BaseHTTPRequestHandler):
             "Content-Type": f"text/{kind}; charset=utf-8",
             "Content-Length": str(len(content)),
             "Content-Security-Policy": policy,
-            "Referrer-Policy": "same-origin",  # a form's Origin header stays
+            # With "no-referrer", browsers send "null" as the Origin of a form
+            "Referrer-Policy": "same-origin",
             "X-Content-Type-Options": "nosniff",
             "Cache-Control": "no-store",
             **headers,
@@ -331,7 +337,10 @@ def main(
 
 
 def _serve_page(survey: Survey, port: int, folder: Path) -> None:
-    """Log the page's address and serve the page until Ctrl-C; ``folder`` holds the answers."""
+    """Log the page's address and serve the page until Ctrl-C; ``folder`` holds the answers.
+
+    Raises RunError for a port that cannot be used.
+    """
     examples = survey.examples
     source = f"{examples.name} ({examples.config}, {examples.split})"
     drawn = f"{len(survey.rows)} of {len(examples)} rows of {source}, seed {survey.seed}"
@@ -350,7 +359,7 @@ def _serve_page(survey: Survey, port: int, folder: Path) -> None:
 def _write_agreement(survey: Survey, folder: Path, as_json: bool) -> None:
     """Write agreement.md and agreement.json, and print one of them.
 
-    Raises InputError when nobody answered one of the survey's rows.
+    Raises InputError when no annotator has answered any of the survey's rows.
     """
     report = make_report(survey)
     if not report.annotators:

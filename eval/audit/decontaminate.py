@@ -70,7 +70,7 @@ from sts_dino.hub.contract.shards import (
     write_loading_file,
 )
 from sts_dino.hub.durable import make_folder, rename_folder, write_text
-from sts_dino.hub.errors import InputError, suggest_choice
+from sts_dino.hub.errors import InputError, RunError, suggest_choice
 from sts_dino.hub.progress import ProgressBar
 from sts_dino.hub.untrusted import format_code
 
@@ -81,8 +81,9 @@ CLEAN_NAME_SUFFIX = "-without-evaluation-texts"
 SCORED_SPLITS = ("all", "validation", "test")
 DEFAULT_DROPPED_KINDS: tuple[MatchKind, ...] = ("exact", "normal", "near")
 MAX_EXAMPLES = 10  # matches that the ledger shows of every evaluation split and kind
-# Columns of a table of matches. "kind" is a number of ``MATCH_KINDS``. The last six describe the
-# evaluation sentence: "place" is its split, e.g. stsb/test.
+# Columns of a table of matches. "row" is the row number in the dataset's split, "kind" an index of
+# ``MATCH_KINDS``. The last four describe the evaluation sentence: "sentence" is its normal form,
+# "place" its split, e.g. stsb/test.
 MATCH_COLUMNS = [
     "row",
     "column",
@@ -136,7 +137,10 @@ class MatchCounter:
     def match_config(
         self, rows: DatasetRows, progress: Callable[[int], object] = lambda rows: None
     ) -> None:
-        """Match all rows of a config; call ``progress`` with the number of rows of each batch."""
+        """Match all rows of a config; call ``progress`` with the number of rows of each batch.
+
+        Raises the errors of ``DatasetRows.read_batches``.
+        """
         self._checked.append(rows)
         self.drop_reasons[rows.config] = {
             split: np.zeros(count, dtype=np.int8) for split, count in rows.splits.items()
@@ -187,7 +191,7 @@ class MatchCounter:
         scored = table[evaluation_split.isin(SCORED_SPLITS)]
 
         # Count rows by their strongest match: by evaluation split over all configs; by text column,
-        # by label and in all for this config
+        # by label and in total for this config. ``groupby`` leaves rows without a label out
         tables = {"place": table, "all": scored.assign(all=""), "column": scored, "label": scored}
         for column, counted_matches in tables.items():
             counted_config = "" if column == "place" else config
@@ -223,7 +227,7 @@ class MatchCounter:
         return count
 
     def make_ledger(self) -> Ledger:
-        """Return the counts of all configs checked so far; at least one."""
+        """Return the counts of all configs checked so far, which must be at least one."""
         examples: list[Example] = []
         for key in sorted(self._examples):
             examples.extend(self._examples[key])
@@ -244,14 +248,14 @@ class MatchCounter:
         """Return kind → number of rows whose strongest match has this kind.
 
         Args:
-            counted: "place" (evaluation split), "all", "column" or "label".
+            counted: "place" (evaluation split), "all" (total), "column" or "label".
             config: the config; empty for "place".
             value: the evaluation split, column or label; empty for "all".
         """
         return {kind: self._rows[counted, config, value, kind] for kind in MATCH_KINDS}
 
     def _describe_config(self, rows: DatasetRows) -> ConfigCount:
-        """Return the counts of a config: in all, by text column and by label."""
+        """Return the counts of a config: in total, by text column and by label."""
         config = rows.config
         labels = sorted({key[2] for key in self._rows if key[:2] == ("label", config)})
         return ConfigCount(
@@ -281,16 +285,24 @@ def _make_example(config: str, split: str, match: dict[str, Any]) -> Example:
         split: the dataset split.
         match: ``MATCH_COLUMNS`` → value.
     """
-    values = {name: match[name] for name in match.keys() & Example.model_fields.keys()}
     text = match["text"].encode("utf-8", "surrogatepass")
-    values["kind"] = MATCH_KINDS[match["kind"]]
-    values["text_sha256"] = hashlib.sha256(text).hexdigest()
-    values["similarity"] = round(match["similarity"], 4)
-    return Example(config=config, split=split, **values)
+    return Example(
+        config=config,
+        split=split,
+        row=match["row"],
+        column=match["column"],
+        text_sha256=hashlib.sha256(text).hexdigest(),
+        kind=MATCH_KINDS[match["kind"]],
+        similarity=round(match["similarity"], 4),
+        place=match["place"],
+        place_row=match["place_row"],
+        place_side=match["place_side"],
+    )
 
 
 def format_ledger(ledger: Ledger) -> str:
     """Return the ledger as Markdown: counts by config, column, label and evaluation split."""
+    # Rows of the tables by config, by column and by label
     configs: list[list[Any]] = []
     columns: list[list[Any]] = []
     labels: list[list[Any]] = []
@@ -299,6 +311,8 @@ def format_ledger(ledger: Ledger) -> str:
         configs.append([format_code(name), total, *config.kinds.values(), config.train_only])
         columns += _list_counts(name, config.columns)
         labels += _list_counts(name, config.labels)
+
+    # Rows of the table by evaluation split
     splits: list[list[Any]] = []
     for name, split in ledger.checked.items():
         counts = [split.texts, *split.rows.values(), *split.found.values()]
@@ -338,8 +352,8 @@ def make_clean_recipe(
         name: the new name; None: the checked dataset's with ``CLEAN_NAME_SUFFIX``.
         version: the new version; None: the checked dataset's.
 
-    Raises InputError for a name or version that a recipe cannot have, and for the same name with a
-    version that is not later.
+    Raises InputError for a name or version that a recipe cannot have, for the same name with a
+    version that is not later, and when the run's recipe cannot be read.
     """
     from sts_dino.hub.client.publish import is_later
 
@@ -365,14 +379,16 @@ def make_clean_recipe(
 def format_command(location: str, options: Mapping[str, Path | str | float | None]) -> str:
     """Return the ``sts-dino decontaminate`` command that drops the same rows, for the card.
 
-    Of folders of this machine only the names are shown.
+    A path that is absolute or leads upwards is shortened to its last name. The new run's folder is
+    shown as ``OUT``.
 
     Args:
         location: the run directory as the user named it.
         options: option → value; options without a value are left out.
     """
     run = hide_folders(location)
-    if run != location:  # a reader of the card has the run in the default folder
+    if run != location:
+        # The path was shortened: show the folder that ``sts-dino write`` uses by default
         run = f"{ARTIFACTS}/datasets/{run}"
     arguments = ["sts-dino", "decontaminate", run]
     for option, value in options.items():
@@ -397,12 +413,17 @@ def drop_rows(
         counter: has the rows to drop, by config and split.
         command_line: the command that the new run's card shows after the generation's.
 
-    Raises InputError when ``out`` is not new, or a config's split has no row left; RunError while
-    another process writes ``out``.
+    Raises InputError when ``out`` is not new, a config's split has no row left, or a shard of
+    ``directory`` is damaged; RunError while another process writes ``out``, and when the rows of
+    ``directory`` are no longer the rows that the counter has matched.
     """
     with lock_run(out):
         require_new_folder(out)
         original = require_complete(directory)
+        ledger = counter.make_ledger()
+        if original.fingerprint != ledger.revision:
+            problem = "its rows changed while they were measured"
+            raise RunError(directory, problem, hint="measure again")
         _require_rows_left(directory, counter)
 
         # A folder beside OUT, renamed to OUT when it is complete
@@ -413,7 +434,7 @@ def drop_rows(
         for config, reasons in counter.drop_reasons.items():
             files += _write_config(directory, staging, original, config, reasons)
         write_text(staging / RECIPE, format_recipe(recipe))
-        dropped = _count_dropped(original, counter)
+        dropped = _describe_dropped(original, counter, ledger)
         manifest = _make_manifest(original, recipe, dropped, command_line).with_files(files)
         write_loading_file(staging, manifest, recipe.configs)
         write_manifest(staging, manifest)
@@ -434,9 +455,14 @@ def _require_rows_left(directory: Path, counter: MatchCounter) -> None:
                 )
 
 
-def _count_dropped(original: Manifest, counter: MatchCounter) -> Dropped:
-    """Return the record of the dropped rows: the data compared, settings, and rows by split."""
-    ledger = counter.make_ledger()
+def _describe_dropped(original: Manifest, counter: MatchCounter, ledger: Ledger) -> Dropped:
+    """Return the record of the dropped rows: the data compared, settings, and rows by split.
+
+    Args:
+        original: the manifest of the run that was checked.
+        counter: has the rows to drop.
+        ledger: the ledger of ``counter``.
+    """
     rows: dict[str, dict[str, SplitRows]] = {}
     for config, reasons_of_split in counter.drop_reasons.items():
         rows[config] = {
@@ -552,7 +578,15 @@ def split_list(text: str, allowed: Sequence[str], option: str) -> list[str]:
     return names
 
 
-def require_run(location: str, option: str, **parts: str | None) -> None:
+def _require_names(option: str, names: Sequence[str]) -> None:
+    """Raise InputError, which names the option, when ``names`` is empty."""
+    if not names:
+        raise InputError(
+            option, "names nothing to drop", hint="leave the option out for its default"
+        )
+
+
+def require_whole_run(location: str, option: str, **parts: str | None) -> None:
     """Raise InputError unless ``location`` is a run directory and the whole run is checked.
 
     Args:
@@ -574,10 +608,13 @@ def require_run(location: str, option: str, **parts: str | None) -> None:
 
 
 def _find_configs(dataset: Dataset, config: str | None, split: str | None) -> list[DatasetRows]:
-    """Return the rows of ``config``, or of every finished config when it is None."""
+    """Return the rows of ``config``, or of every finished config when it is None.
+
+    Raises the errors of ``Dataset.find_rows``.
+    """
     if config:
         return [dataset.find_rows(config, split)]
-    # A dataset without a finished config raises the error of ``find_rows``
+    # Without a finished config, ``find_rows(None)`` raises the error that lists the configs
     names = dataset.finished or [None]
     return [dataset.find_rows(name, split) for name in names]
 
@@ -640,11 +677,13 @@ def main(
     recipe = None
     if drop_to is not None:
         require_new_folder(drop_to)
-        require_run(run, "--drop", split=split)
+        _require_names("--drop-kinds", kinds)
+        _require_names("--drop-splits", splits)
+        require_whole_run(run, "--drop", split=split)
         recipe = make_clean_recipe(Path(run), drop_name, drop_version)
         command.make_output_folder(drop_to.parent, "--drop")
     if card:
-        require_run(run, "--card", config=config, split=split)
+        require_whole_run(run, "--card", config=config, split=split)
 
     # Read the dataset's configs and the evaluation sentences
     dataset = find_dataset(run)

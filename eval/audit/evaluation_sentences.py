@@ -47,7 +47,7 @@ def normalize_text(text: str) -> str:
     only (``now here``, ``nowhere``) have one normal form, too.
     """
     folded = unicodedata.normalize("NFKC", text).casefold()
-    return folded if folded.isalnum() else "".join(_LETTERS_AND_DIGITS.findall(folded))
+    return "".join(_LETTERS_AND_DIGITS.findall(folded))
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,12 @@ class Banding:
 
     @classmethod
     def choose(cls, similarity: float) -> "Banding":
-        """Return a banding whose expected recall at ``similarity`` is ``MIN_EXPECTED_RECALL``.
+        """Return a banding whose expected recall is at least ``MIN_EXPECTED_RECALL``.
 
         The banding has the most rows of a band, up to ``MAX_BAND_ROWS``, with which a signature
         has at most ``MAX_SIGNATURE_VALUES`` values; else one row.
+
+        similarity: the Jaccard similarity of the pairs to find, above 0, at most 1.
         """
         for rows in range(MAX_BAND_ROWS, 1, -1):
             banding = cls(_count_bands(similarity**rows), rows)
@@ -140,7 +142,7 @@ class NearIndex:
         """Return form → the indexed forms with similar n-grams, each with its similarity.
 
         Args:
-            forms: the normal forms to look up.
+            forms: the normal forms to look up, all different.
             min_similarity: the smallest Jaccard similarity of the n-grams, 0 to 1.
 
         An equal form is not near. Forms without a near form are left out.
@@ -204,8 +206,8 @@ class EvaluationSet:
     """The texts of an evaluation split.
 
     ``name`` is the split's, e.g. sts12/test, in all text forms; ``form`` is the data set's name,
-    e.g. sts12-original. ``sides`` holds n texts for each side of a pair, or for single texts.
-    ``sha256`` is the hash of the rows.
+    e.g. sts12-original. ``sides`` holds n texts for each of the two sides of pairs; single texts
+    have one side. ``sha256`` is the hash of the rows.
     """
 
     name: str
@@ -244,8 +246,8 @@ def read_evaluation_sets(
             only by name.
         pins: the hashes that the rows must have; None: the project's.
 
-    Raises InputError for an unknown name, for a directory without evaluation data, and for a file
-    that is altered or missing beside other files of its split.
+    Raises InputError for an unknown name, for a directory without evaluation data, for a file that
+    is altered or missing beside other files of its split, and for a missing split of ``names``.
     """
     # Choose the data sets; those without ``sentences`` (the probing tasks) are read by name only
     source = Source(senteval=senteval, originals=originals, pins=pins)
@@ -323,7 +325,7 @@ class Match(NamedTuple):
 class SentenceIndex:
     """Index of all evaluation sentences that finds the matches of a text.
 
-    ``similarity`` is the smallest similarity of a near match, 0 to 1.
+    ``similarity`` is the smallest similarity of a near match, above 0, at most 1.
     """
 
     def __init__(self, sets: Sequence[EvaluationSet], similarity: float = 0.5):
@@ -350,9 +352,9 @@ class SentenceIndex:
 
     @property
     def settings(self) -> dict[str, float | int | dict[str, int]]:
-        """The index's settings, for a ledger: thresholds, in letters and similarity, and banding.
+        """The settings that a ledger records: similarity, numbers of letters, and banding.
 
-        ``recall`` is the expected share of the pairs at the threshold that are found.
+        ``recall`` is the expected share of the pairs with just this similarity that are found.
         """
         banding = self._near.banding
         return {
@@ -366,7 +368,8 @@ class SentenceIndex:
     def find_matches(self, texts: Sequence[str]) -> list[list[Match]]:
         """Return the matches of each text, (n,) lists, the strongest match first.
 
-        A text has one match with every sentence of every split that the text repeats.
+        A text has one match with every sentence of every split that the text repeats, exactly or
+        nearly.
         """
         # Find the near sentences of each distinct form that is not short
         forms = [normalize_text(text) for text in texts]

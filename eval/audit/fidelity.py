@@ -79,7 +79,8 @@ def draw_pairs(rows: DatasetRows, count: int, seed: int) -> tuple["pandas.DataFr
 
     Args:
         rows: a config of labelled pairs.
-        count: the number of source sentences to draw; all of fewer.
+        count: the number of source sentences to draw, at least 1; all are drawn when there are
+            fewer.
         seed: seed of the draw.
 
     Returns the drawn pairs (columns ``PAIR_COLUMNS``), and the number of source sentences that
@@ -91,7 +92,7 @@ def draw_pairs(rows: DatasetRows, count: int, seed: int) -> tuple["pandas.DataFr
         raise InputError(
             rows.location,
             f"has {rows.example_type} rows",
-            allowed="labelled pairs (schema: sts or nli)",
+            allowed="labelled pairs (schema: sts, nli or search)",
         )
     # Hash every source sentence; those with the smallest hashes are a simple random sample
     all_hashes = (_hash_text(first, seed) for first, _, _ in _read_generated_pairs(rows))
@@ -121,7 +122,7 @@ def _read_generated_pairs(rows: DatasetRows) -> Iterator[tuple[str, str, str]]:
 
 
 def _hash_text(text: str, seed: int) -> int:
-    """Return a 64-bit hash of a text, which orders texts at random: alike in every run."""
+    """Return a 64-bit hash of a text. Hashes order texts at random, and equally in every run."""
     content = f"{seed}\0{text}".encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
 
@@ -196,6 +197,7 @@ def _measure_label(
         label: the label to measure.
         resamples: the rows of each bootstrap resample.
     """
+    # Choose the label's pairs
     is_label = (measured["label"] == label).to_numpy()
     if not is_label.any():
         raise InputError("labels", f"no text of label {label!r} was kept", hint="give a larger run")
@@ -206,6 +208,7 @@ def _measure_label(
         drawn = cosines[rows][is_label[rows]]
         return float(drawn.mean()) if len(drawn) else float("nan")
 
+    # Compute the shares of the NLI judge's classes, and of pairs that fit, where they were measured
     texts = measured[is_label]
     nli = None
     if texts["judged"].notna().any():
@@ -288,8 +291,8 @@ def main(
     # than English, the multilingual one.
     manifests = [require_complete(directory) for directory in runs]
     recipes = [load_recipe(directory / RECIPE, DatasetRecipe) for directory in runs]
-    languages = [recipe.language for recipe in recipes if recipe.language != "en"]
-    default_judge = get_default_judge([*languages, "en"][0])
+    other_languages = [recipe.language for recipe in recipes if recipe.language != "en"]
+    default_judge = get_default_judge(other_languages[0] if other_languages else "en")
     if encoder:
         judge_location = find_local_encoder(encoder) or encoder
     else:
@@ -331,8 +334,12 @@ def _measure_run(
         judges: the models that judge the pairs.
         seed: the seed of the drawn pairs.
         annotations: the folder of people's answers; None: the default folder, which may be missing.
+
+    Raises InputError when the encoder gives no embeddings, a label has no text, or a given folder
+    has no answers about these rows; RunError when an output of the NLI model is not finite.
     """
-    # A run with several shot counts has the counts of each, under the ending of its config's name
+    # Find the counts: a run with several shot counts has those of each, e.g. of the config
+    # pair-class-5shot under 5shot
     manifest = sample.manifest
     shots = sample.config.rpartition("-")[2]
     counts = manifest.counts.get("variants", {}).get(shots, manifest.counts)
@@ -375,9 +382,10 @@ def _read_people(
         name: the dataset's name.
         config: the config.
         folder: the folder of answers; None: the default folder. Where the default folder has no
-            answers, or answers about other rows, the result is empty.
+            answers, answers about other rows, or a damaged file, the result is empty.
 
-    Raises InputError for a given ``folder`` without answers about these rows.
+    Raises InputError for a given ``folder`` without answers about these rows, RunError when the
+    answers cannot be opened.
     """
     from sts_dino.eval.audit.survey import ANSWERS_FILE, AnswerStore, read_examples
 
@@ -440,8 +448,9 @@ def format_fidelity(fidelity: Fidelity) -> str:
     if doubt := fidelity.describe_doubt():
         lines.append(doubt)
     for number, person in enumerate(fidelity.people, 1):
+        kappa = person.kappa or "undefined (one label only)"
         lines.append(
             f"person {number}: {person.answers} answers, {person.same.value:.0f} % as labelled, "
-            f"κ {person.kappa}"
+            f"κ {kappa}"
         )
     return "\n".join(lines)

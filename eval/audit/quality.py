@@ -22,7 +22,7 @@ import typer
 from sts_dino.eval.audit import command
 from sts_dino.eval.audit.agreement import compute_wilson_interval
 from sts_dino.eval.audit.evaluation_sentences import normalize_text
-from sts_dino.eval.audit.source import Batch, DatasetRows, find_rows
+from sts_dino.eval.audit.source import NO_LABEL, Batch, DatasetRows, find_rows
 from sts_dino.eval.encoders.embeddings import compute_text_cosines
 from sts_dino.eval.encoders.load import Encoder, download_model, hash_model_folder, load_encoder
 from sts_dino.hub.cli import JsonOption, make_app
@@ -118,7 +118,7 @@ def _format_frame(frame: pandas.DataFrame, first: str) -> Markdown:
 
 
 def _format_cell(value: Any) -> Any:
-    """Return an interval or number with three decimals, as in the paper; a dash for none."""
+    """Return an interval or a number with three decimals; a dash for None and NaN."""
     if isinstance(value, Interval):
         return Markdown(f"{value.value:.3f} [{value.low:.3f}, {value.high:.3f}]")
     return "–" if value is None or np.isnan(value) else round(value, 3)
@@ -191,7 +191,7 @@ def load_nli_model(location: str, labels: str | None = None) -> NliModel:
         model.predict([("A sentence.", "Another.")], show_progress_bar=False)
     assert model.model is not None
     classes = list_class_names(model.model.config.id2label, labels, location)
-    name = location.partition("@")[0] if revision else folder.name
+    name = location.partition("@")[0] if revision else folder.resolve().name
     return NliModel(model, name, revision or hash_model_folder(folder), classes)
 
 
@@ -201,7 +201,7 @@ def list_class_names(
     """Return the NLI class of each output of a model, in the order of the outputs.
 
     Args:
-        id2label: number of the output → name, of the model's config.
+        id2label: number of the output → name, from the model's config.
         labels: names of the outputs, separated by commas, for a config with ``LABEL_0`` ...
         location: the model as the user named it, for errors.
 
@@ -245,8 +245,9 @@ def measure_quality(
         nli: the NLI model whose classes are counted by label; None: no classes.
         progress: called with the number of rows of each batch.
 
-    Raises InputError when an encoder or NLI model is given for single texts, and when the encoder
-    gives no embeddings; RunError when an output of the NLI model is not finite.
+    Raises InputError when an encoder or NLI model is given for single texts, when the encoder
+    gives no embeddings, and as ``DatasetRows.read_batches`` does; RunError when an output of the
+    NLI model is not finite.
     """
     import pandas
 
@@ -270,7 +271,7 @@ def measure_quality(
         for column, batch_texts in batch.texts.items():
             distinct[column] += batch_texts
 
-    # Make the tables; the NLI model's classes are no numbers, and have a table of their own
+    # Make the tables; the NLI model's classes are not numbers, and have a table of their own
     columns = {name: _describe_column(name, texts, distinct[name]) for name in rows.columns}
     repeats = {kind: _count_repeats(kind, texts, rows.columns) for kind in ("exact", "normal")}
     by_label = {
@@ -288,7 +289,7 @@ def measure_quality(
 
 
 def _choose_measures(encoder: Encoder | None, nli: NliModel | None) -> Measures:
-    """Return word overlap, the encoder's cosine and the NLI model's class, where there are any."""
+    """Return the measures of a pair: word overlap, and for each given model its cosine or class."""
     measures: dict[str, Any] = {"word overlap": _compute_overlaps}
     if encoder:
         measures["cosine"] = partial(compute_text_cosines, encoder)
@@ -355,14 +356,17 @@ def _hash_texts(texts: list[str]) -> Any:
 def _measure_pairs(batch: Batch, measures: Measures) -> pandas.DataFrame:
     """Return a table with a row for each pair: label, score (0 without scores), each measure.
 
-    A batch of single texts gives an empty table.
+    Pairs without labels have the label ``NO_LABEL``. A batch of single texts gives an empty table.
     """
     import pandas
 
     first, second, labels = batch.to_pairs()
     if not first:
         return pandas.DataFrame()
-    values: dict[str, Any] = {"label": labels, "score": batch.scores or 0.0}
+    values: dict[str, Any] = {
+        "label": labels or [NO_LABEL] * len(first),
+        "score": batch.scores or 0.0,
+    }
     for name, measure in measures.items():
         values[name] = measure(first, second)
     return pandas.DataFrame(values)
@@ -379,6 +383,7 @@ def _describe_column(name: str, rows: pandas.DataFrame, drawn: Sequence[str]) ->
         rows: the table of ``_measure_texts``.
         drawn: the texts for distinct-n.
     """
+    # Count texts and measure lengths
     lengths = rows[f"{name} length"]
     in_range = int(lengths.between(*PREMISE_TOKENS).sum())
     values: dict[str, Any] = {
@@ -390,10 +395,13 @@ def _describe_column(name: str, rows: pandas.DataFrame, drawn: Sequence[str]) ->
         "different": rows[f"{name} exact"].nunique(),
         "different, normal": rows[f"{name} normal"].nunique(),
     }
+
+    # Compute distinct-n
     tokens = [text.lower().split() for text in drawn]
     for n in (1, 2, 3):
         grams: list[tuple[str, ...]] = []
         for text_tokens in tokens:
+            # The tokens from 0, 1, ... on, side by side, are the n-grams
             shifted = [text_tokens[start:] for start in range(n)]
             grams += zip(*shifted, strict=False)
         values[f"distinct-{n}"] = len(set(grams)) / max(len(grams), 1)  # 0 without n-grams
@@ -421,7 +429,7 @@ def _describe_by_label(name: str, pairs: pandas.DataFrame) -> pandas.DataFrame:
 
     Labels are ordered by the mean score of their pairs; ties by ``LABELS_BY_SIMILARITY``, then by
     name. AUC is the probability that a pair of the label has a larger value than a pair of the
-    label before; ties count half.
+    label before; ties count half. The first label has no AUC.
 
     Args:
         name: the measure.
@@ -454,16 +462,20 @@ def _describe_by_label(name: str, pairs: pandas.DataFrame) -> pandas.DataFrame:
 def _measure_nli_agreement(pairs: pandas.DataFrame) -> pandas.DataFrame:
     """Return the shares of the NLI model's classes, a row for each label and a row for all.
 
-    ``agreement`` is the share of pairs whose class is the label's class: Auto-NLI's measure of
-    label quality (section 4.1). It is None for a label that stands for no class. The row for all
-    counts the pairs whose labels stand for a class; without such pairs it is left out.
+    Each share is an ``Interval``. ``agreement`` is the share of pairs whose class is the label's
+    class: Auto-NLI's measure of label quality (section 4.1). It is None for a label that stands for
+    no class. The row for all counts the pairs whose labels stand for a class; without such pairs it
+    is left out.
     """
     import pandas
 
+    # Group the pairs by label, and add all pairs whose labels stand for a class
     groups = list(pairs.groupby("label"))
     with_class = pairs[pairs["label"].isin(NLI_CLASS_OF_LABEL)]
     if len(with_class):
         groups.append(("all", with_class))
+
+    # Count the classes of each group
     rows: dict[str, dict[str, Any]] = {}
     for label, group in groups:
         n = len(group)

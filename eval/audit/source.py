@@ -86,7 +86,7 @@ class Pairs(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of a split in order; rows that were not drawn are left out.
+    """Consecutive rows of a split; of a random sample, the drawn rows among them.
 
     ``rows`` are the row numbers in the split, from 0. ``labels`` is empty for rows without labels
     (e.g. triplets), ``scores`` for rows without scores.
@@ -159,13 +159,15 @@ class DatasetRows:
         return sum(self.splits.values())
 
     def read_batches(self, sample: int | None = None, seed: int = 0) -> Iterator[Batch]:
-        """Yield all rows, or ``sample`` rows drawn at random without replacement, split by split.
+        """Yield the rows in batches of one split each, in the order of the dataset.
 
         Args:
-            sample: the number of rows to draw; None, or more than there are: all rows.
+            sample: the number of rows to draw at random without replacement; None, or more than
+                there are: all rows.
             seed: seed of the draw.
 
-        Raises InputError for a scored pair whose score is not a finite number.
+        Raises InputError for a scored pair whose score is not a finite number, and for a damaged
+        shard.
         """
         # Draw rows, which are numbered over all splits
         chosen = np.arange(self.total)
@@ -216,11 +218,12 @@ class DatasetRows:
     def _format_label(self, value: object) -> str:
         """Return a label as text.
 
-        A score is rounded to one decimal. The number of a class becomes the class's name. None and
-        -1, with which SNLI marks pairs without a label, become ``NO_LABEL``.
+        A score is rounded to one decimal. The number of a class becomes the class's name. None
+        becomes ``NO_LABEL``, and so does -1, with which SNLI marks pairs without a label. Any
+        other value becomes its ``str``.
         """
         if isinstance(value, float):
-            return f"{round(value, 1):g}"
+            return f"{round(value, 1):zg}"  # z: no negative zero
         if value is None or value == -1:
             return NO_LABEL
         if isinstance(value, int) and 0 <= value < len(self.class_names):
@@ -240,8 +243,8 @@ def infer_example_type(features: Features, location: str) -> str:
         features: the columns of a config and their types.
         location: the dataset and config, for errors.
 
-    Raises InputError when no example type has these columns, a text column is no string, or a score
-    column is no number.
+    Raises InputError when no example type has these columns, a text column does not hold strings,
+    or a score column does not hold numbers.
     """
     required: dict[str, list[str]] = {}
     for name, text_columns in TEXT_COLUMNS.items():
@@ -300,8 +303,9 @@ class OpenConfig(NamedTuple):
 class Dataset:
     """A dataset and its configs.
 
-    ``location`` is the dataset as the user named it. ``finished`` are the configs to train on;
-    ``default_config`` is the config that the dataset declares as its default, or None.
+    ``location`` is the dataset as the user named it. ``finished`` are the configs that hold
+    training rows; ``default_config`` is the config that the dataset declares as its default, or
+    None.
     """
 
     location: str
@@ -338,7 +342,8 @@ class Dataset:
         if split is not None:
             splits = {split: splits[require_known(split, splits, location, "split")]}
 
-        # Find the columns; the label that the generator was prompted with is known for some scores
+        # Find the columns. The label of a generated pair is the label of its prompt, which the row
+        # holds beside its score
         example_type = infer_example_type(features, location)
         label_column = LABEL_COLUMN[example_type]
         if label_column == SCORE_COLUMN and TARGET_LABEL_COLUMN in features:
@@ -357,9 +362,11 @@ class Dataset:
         )
 
     def _choose_config(self) -> str:
-        """Return the config to train on: the first of ``CONFIG_PREFERENCE``, else the default.
+        """Return the config to train on.
 
-        Raises InputError when several configs could be meant, or none is finished.
+        It is the first finished config of ``CONFIG_PREFERENCE``, else the dataset's default, else
+        the only finished config. Raises InputError when several configs could be meant, or none is
+        finished.
         """
         # This project's own configs
         for base in CONFIG_PREFERENCE:
@@ -389,9 +396,9 @@ def find_dataset(location: str) -> Dataset:
     """Return a dataset by its location: a run directory, a published run, or any Hub dataset.
 
     ``location`` is a run directory or ORG/NAME[@REVISION]. Raises InputError when the dataset is
-    missing or not finished, RunError when the Hub cannot be read.
+    missing or not finished, or is the run of a model; RunError when the Hub cannot be read.
     """
-    # what cannot be a Hub id counts as a path, so that the error names the missing directory
+    # What cannot be a Hub id counts as a path, so that the error names the missing directory
     if Path(location).is_dir() or not HUB_ID_PATTERN.fullmatch(location):
         run = open_local_run(Path(location), location)
         return _convert_run(run, run.manifest.name)
@@ -431,17 +438,17 @@ def _convert_run(run: FinishedRun, name: str) -> Dataset:
 def _open_run_config(run: FinishedRun, config: str) -> OpenConfig:
     """Open a config of a run, after fetching and checking its shards.
 
-    Shards without a split belong to "train".
+    Shards without a split belong to "train". Raises InputError for a damaged or missing shard.
     """
     from datasets import Features
 
     directory, shards = run.fetch_shards(config)
     shards_of_split = defaultdict[str, list[File]](list)
-    rows = defaultdict[str, int](int)
+    rows_of_split = defaultdict[str, int](int)
     for shard in shards:
         split = shard.split or "train"
         shards_of_split[split].append(shard)
-        rows[split] += shard.rows or 0
+        rows_of_split[split] += shard.rows or 0
 
     def read_tables(split: str, columns: list[str]) -> Iterator[pa.Table]:
         """Yield the rows of a split, table by table."""
@@ -449,11 +456,14 @@ def _open_run_config(run: FinishedRun, config: str) -> OpenConfig:
             yield from iter_shard_tables(directory / shard.path, BATCH_ROWS, columns)
 
     schema = read_parquet_schema(directory / shards[0].path) if shards else pa.schema([])
-    return OpenConfig(Features.from_arrow_schema(schema), rows, read_tables)
+    return OpenConfig(Features.from_arrow_schema(schema), rows_of_split, read_tables)
 
 
 def _read_run_recipe(run: FinishedRun) -> DatasetRecipe | None:
-    """Return the recipe of a run; log the reason and return None when it cannot be read."""
+    """Return the recipe of a run; log the reason and return None when it cannot be read.
+
+    Raises RunError when the Hub refuses the file.
+    """
     try:
         path = run.fetch_recipe()
         if path is None:
@@ -468,6 +478,7 @@ def _convert_hub_dataset(dataset: HubDataset) -> Dataset:
     """Return a dataset of a Hub that is not a published run.
 
     Its finished config is the default that it declares; without a default, all are finished.
+    Raises the errors of ``HubDataset.call``.
     """
     configs = tuple(dataset.call("get_dataset_config_names"))
     default_config = dataset.call("get_dataset_default_config_name")
@@ -483,7 +494,10 @@ def _convert_hub_dataset(dataset: HubDataset) -> Dataset:
 
 
 def _open_hub_config(dataset: HubDataset, config: str) -> OpenConfig:
-    """Open a config of a Hub dataset with the datasets library."""
+    """Open a config of a Hub dataset with the datasets library.
+
+    Raises the errors of ``HubDataset.call``. The reader raises InputError for damaged rows.
+    """
     splits = dataset.call("load_dataset", config)
 
     def read_tables(split: str, columns: list[str]) -> Iterator[pa.Table]:

@@ -24,7 +24,7 @@ from sts_dino.hub.errors import InputError, RunError
 from sts_dino.hub.text_files import is_blank
 
 DEFAULT_LANGUAGE = "en"
-# a triplet is two questions
+# A triplet is two questions: the NLI class of its pair with the positive, and with the negative
 NLI_CLASS_OF_TRIPLET_LABEL = {"positive": "entailment", "negative": "contradiction"}
 MAX_LABELS = 9  # each label has a digit key
 MAX_NAME_CHARACTERS = 60
@@ -66,10 +66,10 @@ class Scale:
 
 @dataclass(frozen=True)
 class Examples:
-    """All rows of a dataset's split as questions.
+    """The rows of one or several splits of a config as questions; a triplet gives two rows.
 
-    ``labels`` are the generator's labels, which the page hides. ``headings`` names the texts of a
-    row, e.g. ("premise", "hypothesis").
+    ``split`` joins the names of the splits with " + ". ``labels`` are the generator's labels, which
+    the page hides. ``headings`` names the texts of a row, e.g. ("premise", "hypothesis").
     """
 
     name: str
@@ -86,7 +86,7 @@ class Examples:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of all texts and labels in order: the same for a run and its copy on a Hub."""
+        """SHA-256 of all texts and labels in order, the same for a run and its copy on a Hub."""
         digest = hashlib.sha256()
         for texts, label in zip(self.texts, self.labels, strict=True):
             digest.update(repr((texts, label)).encode())
@@ -129,7 +129,8 @@ def list_label_meanings(recipe: DatasetRecipe) -> dict[str, str]:
         if label.meaning is None:
             continue
         name = label.name
-        if recipe.dataset_schema.scored:  # rows have the smoothed score in place of the name
+        if recipe.dataset_schema.scored:
+            # Rows have the smoothed score in place of the name
             assert label.score is not None, "the schema requires it"
             name = format_score(recipe.postprocess.smooth_score(label.score))
         meanings.setdefault(name, []).append(label.meaning)
@@ -144,8 +145,8 @@ def read_examples(rows: DatasetRows, language: str | None = None) -> Examples:
         language: the language of the page; None: the language of the dataset's recipe, else
             English.
 
-    Raises InputError for too few or too many labels, for a row without a label, and for a label
-    that NLI pairs cannot have.
+    Raises InputError for too few or too many labels, for a row without a label, for a label that
+    NLI pairs cannot have, and as ``DatasetRows.read_batches`` does.
     """
     splits = " + ".join(rows.splits)
     location = f"{rows.name} ({rows.config}, {splits})"
@@ -161,6 +162,10 @@ def read_examples(rows: DatasetRows, language: str | None = None) -> Examples:
             labels += map(format_score, batch.scores)
         else:
             labels += pair_labels or batch.labels
+    if not labels:
+        raise InputError(
+            location, "has no labels to compare answers with", allowed="labelled rows, or triplets"
+        )
     if len(rows.columns) > 1:
         labels = [NLI_CLASS_OF_TRIPLET_LABEL.get(label, label) for label in labels]
 
@@ -199,8 +204,9 @@ def _make_scale(
 ) -> Scale:
     """Make the scale of the answers to rows.
 
-    Scored pairs have the scores in rising order. Other pairs have the three NLI classes, also where
-    the generator makes only two of them. Single texts and queries have their own classes.
+    Scored pairs have the scores in rising order; scores outside of 0 to 1 have no meanings in the
+    page's words. Other pairs have the three NLI classes, also where the generator makes only two
+    of them. Single texts and queries have their own classes.
 
     Args:
         rows: the rows to ask about.
@@ -215,9 +221,10 @@ def _make_scale(
     meanings: dict[str, str] = {}
     if rows.is_scored:
         choices = sorted({*labels}, key=float)
-        for label in choices:
-            name = _choose_similarity(float(label), has_zero="0" in choices)
-            meanings[label] = page_words["similarity"][name]
+        if float(choices[0]) >= 0 and float(choices[-1]) <= 1:
+            for label in choices:
+                name = _choose_similarity(float(label), has_zero="0" in choices)
+                meanings[label] = page_words["similarity"][name]
     elif len(rows.columns) > 1 and rows.example_type != QUERY_CLASS.name:
         choices = list(NLI_LABELS)
         meanings = page_words["meanings"]
@@ -242,10 +249,10 @@ def _make_scale(
 def _choose_similarity(score: float, has_zero: bool) -> str:
     """Return the key of the page's words for a similarity score of 0 to 1.
 
-    The words are those of DINO (Table 3), whose scores are 0, 0.5 and 1; other scores get the words
-    of the nearest of them.
+    The words are those of DINO (Table 3), whose scores are 0, 0.5 and 1. A score gets the words of
+    the nearest of these. On a scale with 0, a low score above 0 has words of its own ("weakly").
 
-    has_zero: the scale has a score of 0, so a low score stands for weakly similar texts.
+    has_zero: the scale has a score of 0.
     """
     if score == 0:
         return "completely"
@@ -273,16 +280,19 @@ class AnswerStore:
     def __init__(self, directory: Path, examples: Examples):
         self.path = directory / ANSWERS_FILE
         identity = {"config": examples.config, "split": examples.split, "sha256": examples.sha256}
-        # SQLite syncs the name of its file, not the name of the folder
+        # ``make_folder`` syncs the folder's name to disk; SQLite syncs only its file's name
         make_folder(directory)
         self._create_private_file()
 
         # Make the tables of a new file, and compare the dataset of an existing one
         with self._open_transaction() as database:
-            if not database.execute("SELECT 1 FROM sqlite_master").fetchone():
+            tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+            if not tables:
                 for statement in _CREATE_TABLES:
                     database.execute(statement)
                 database.execute("INSERT INTO dataset VALUES (?)", [json.dumps(identity)])
+            elif not {"dataset", "answers"} <= tables:
+                raise sqlite3.DatabaseError(f"it has the tables {', '.join(sorted(tables))}")
             stored = json.loads(database.execute("SELECT identity FROM dataset").fetchone()[0])
         if stored != identity:
             differences = ", ".join(
@@ -336,6 +346,7 @@ class AnswerStore:
         Raises RunError when the file cannot be read or written, InputError for a damaged file.
         """
         try:
+            # Without an isolation level, the module begins no transactions of its own
             connection = sqlite3.connect(
                 self.path, timeout=_LOCK_TIMEOUT_SECONDS, isolation_level=None
             )
@@ -356,8 +367,9 @@ class AnswerStore:
 def fold_name(name: str) -> str:
     """Return an annotator's name in one spelling: NFKC, case-folded, single spaces.
 
-    Format characters are removed, and control characters count as spaces. So Ana, ANA and the name
-    in full-width letters are one annotator. A name of blank letters alone becomes empty.
+    Format characters are removed. Control, private-use and unassigned characters count as spaces.
+    So Ana, ANA and the name in full-width letters are one annotator. A name without a visible
+    character (``is_blank``) becomes empty.
     """
     # Case folding can undo the normal form, so the name is normalized twice
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
@@ -366,15 +378,15 @@ def fold_name(name: str) -> str:
         category = unicodedata.category(character)
         if category == "Cf":  # a format character
             continue
-        is_control_or_separator = category[0] in "CZ"
-        visible.append(" " if is_control_or_separator else character)
+        # C: control, private use or unassigned; Z: separator
+        visible.append(" " if category[0] in "CZ" else character)
     return "" if is_blank(folded) else " ".join("".join(visible).split())
 
 
 def normalize_name(name: str) -> str:
     """Return an annotator's name as it is stored (``fold_name``).
 
-    Raises InputError when nothing is left, or more than ``MAX_NAME_CHARACTERS`` characters.
+    Raises InputError when no character is left, or more than ``MAX_NAME_CHARACTERS`` are.
     """
     cleaned = fold_name(name)
     if not cleaned or len(cleaned) > MAX_NAME_CHARACTERS:

@@ -31,13 +31,16 @@ from sts_dino.release.stages import name_failure, run_stage
 RECIPE = "recipes/demo/sts-dino-x2.yaml"
 RESULTS = Path("experiments/speed/results/busy_machine.json")
 ENDLESS_LOOP = "while True: pass"
-# the default of libgomp without OMP_WAIT_POLICY: turns that a thread spins before it sleeps
+# libgomp's own default without OMP_WAIT_POLICY: loops that a thread spins before it sleeps
 SPINNING = {"GOMP_SPINCOUNT": "300000"}
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way to run the command: torch threads of the command, and other busy processes."""
+    """A way to run the command: torch threads of the command, and other busy processes.
+
+    ``spins``: the threads spin while they wait, in place of sleeping.
+    """
 
     threads: int
     busy_processes: int
@@ -81,6 +84,7 @@ def main(
         with keep_machine_busy(WAYS[name].busy_processes):
             return measure_write(WAYS[name], sentences)
 
+    # Measure every way, and compare it with one thread on a quiet machine
     usages = run_interleaved(list(WAYS), rounds, measure_way)
     quiet = usages[QUIET_THREAD]
     quiet_cpu_seconds = [usage.cpu_seconds for usage in quiet]
@@ -102,6 +106,8 @@ def main(
             spread = spreads[column]
             row.append(f"{spread['median']:g} ({spread['low']:g}-{spread['high']:g})")
         rows.append(row)
+
+    # Print the table, and write the result
     print(format_table(["way", "CPU seconds", "to one quiet thread", "seconds"], rows))
     results = {"sentences": sentences, "rounds": rounds, "ways": summary, "trials": usages}
     write_results(out, results, ("torch", "transformers"))

@@ -91,13 +91,13 @@ class StopTokens(StoppingCriteria):
 
 
 class Generator:
-    """A model under ``generate()``."""
+    """A model under ``generate()``; the end token of its generation config is removed."""
 
     def __init__(self, model: Any, tokenizer: Any):
         self.model = model.eval()
         self.tokenizer = tokenizer
 
-        # end tokens are never drawn, as in the engine and the original: a text decides its end
+        # end tokens are never drawn, as in the engine: a text ends at its quotation mark
         listed = np.atleast_1d(model.generation_config.eos_token_id).tolist()
         self.banned = sorted({tokenizer.eos_token_id, tokenizer.pad_token_id, *listed} - {None})
         model.generation_config.eos_token_id = None
@@ -114,9 +114,15 @@ class Generator:
     def generate(
         self, requests: Sequence[Request], settings: DecodingParameters, rows: int
     ) -> list[Completion]:
-        """Generate texts with equally many counter-prompts together, at most ``rows`` rows.
+        """Return a completion of each request, in the order of the requests.
 
-        A call ends when all its texts are finished.
+        Requests with equally many counter-prompts share a call of the model's ``generate()``. The
+        call ends when all its texts are finished.
+
+        Args:
+            requests: the prompts with their counter-prompts and seeds.
+            settings: the decoding parameters.
+            rows: the most model rows of a call; a request has 1 + K rows.
         """
         completions: dict[int, Completion] = {}
         for members in self._iter_batches(requests, rows):
@@ -142,7 +148,7 @@ class Generator:
     def _generate_batch(
         self, batch: list[Request], settings: DecodingParameters
     ) -> list[Completion]:
-        """Generate the texts of requests of one width in one call."""
+        """Generate the texts of requests with equally many counter-prompts, in one call."""
         # rows in blocks: own prompts, first counter-prompts, and so on
         width = 1 + len(batch[0].counter_prompts)
         prompts = list[str]()
@@ -177,7 +183,10 @@ class Generator:
         return [self._make_completion(row) for row in generated]
 
     def _make_completion(self, tokens: list[int]) -> Completion:
-        """Return the text up to its first stop token, and its problem as the engine names it."""
+        """Return the completion of generated tokens: text, and its problem as the engine names it.
+
+        The text ends before its first quotation mark or line break.
+        """
         stops = [index for index, token in enumerate(tokens) if self.stops[token]]
         last = stops[0] if stops else len(tokens) - 1
         decoded = self.tokenizer.decode(

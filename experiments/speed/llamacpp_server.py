@@ -69,13 +69,13 @@ def serve(
 
 
 def _find_error(log: str) -> str:
-    """Return the last error in a log, else its last line."""
+    """Return the last line of a log that is an error of this project, else its last line."""
     lines = log.strip().splitlines()
     # llama.cpp's own thread may write after the error
     errors = [line for line in lines if line.startswith("error: ")]
     if errors:
         return errors[-1]
-    return lines[-1] if lines else "no word"
+    return lines[-1] if lines else "its log is empty"
 
 
 def _stop_server(child: "subprocess.Popen[str]") -> None:
@@ -92,7 +92,7 @@ def _stop_server(child: "subprocess.Popen[str]") -> None:
 
 def main(
     gguf: Annotated[Path, typer.Argument(metavar="GGUF", help="The model file")],
-    slots: Annotated[int, typer.Option(min=1, help="Texts written at a time")] = DEFAULT_SLOTS,
+    slots: Annotated[int, typer.Option(min=1, help="Texts generated at a time")] = DEFAULT_SLOTS,
     context: Annotated[
         int, typer.Option(min=1, help="Tokens of a prompt and its text, for each slot")
     ] = CONTEXT_TOKENS,
@@ -100,7 +100,8 @@ def main(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one")] = 8080,
     until_stdin_closes: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
-    """Serve a GGUF file on 127.0.0.1 until Ctrl-C."""
+    """Serve a GGUF file on 127.0.0.1 until Ctrl-C, and print the base_url of its API."""
+    # Check the file and the package
     if not gguf.is_file():
         raise InputError(gguf, "no such file", hint="name a GGUF file")
     try:
@@ -110,13 +111,15 @@ def main(
         hint = f"{install}, or run llama-server of llama.cpp (docs/backends.md)"
         problem = f"the package with llama.cpp's server is missing ({error})"
         raise InputError("xllamacpp", problem, hint=hint) from error
+
+    # Start the server
     parameters = xllamacpp.CommonParams()
     parameters.model.path = str(gguf)
     parameters.port = port
     parameters.ui = False
     parameters.n_parallel = slots
     parameters.n_ctx = slots * context
-    parameters.fit_params = False
+    parameters.fit_params = False  # else llama.cpp changes parameters to fit the free memory
     parameters.cpuparams.n_threads = threads
     parameters.cpuparams_batch.n_threads = threads
     try:
@@ -125,8 +128,10 @@ def main(
         hint = f"check that it is a GGUF file of a known architecture and that port {port} is free"
         raise RunError(gguf, "llama.cpp cannot serve it", hint=hint) from error
     print(f"{server.listening_address}/v1", flush=True)
+
+    # Serve until the end
     if until_stdin_closes:
         sys.stdin.read()
-        os._exit(0)  # without waiting for texts under way, which nobody reads any more
+        os._exit(0)  # do not wait for unfinished texts, which no client reads any more
     else:
         threading.Event().wait()

@@ -159,8 +159,8 @@ class Usage:
 class Result:
     """Texts of a trial, their cost, and tokens.
 
-    ``tokens``: that the engine computed, counted once for each row or prompt, and the fewest that
-    these texts need.
+    ``tokens``: the tokens that the engine computed, and the fewest that these texts need
+    (``count_tokens``); (0, 0) for other ways.
     """
 
     accepted: int
@@ -215,7 +215,11 @@ def main(
         "experiments/speed/results/throughput.json"
     ),
 ) -> None:
-    """Measure every case, print a table, and write a JSON file."""
+    """Measure every chosen case, print a table, and write a JSON file.
+
+    A case without its model is left out.
+    """
+    # Check the options
     run_fresh = FreshProcesses(PRELOADED)
     if device != "cpu" and not run_fresh(has_gpu):
         raise InputError(f"--device {device}", "torch finds no CUDA GPU here", allowed="cpu")
@@ -224,10 +228,12 @@ def main(
     lm = find_moved_folder(str(lm)) or lm
     gguf = gguf or next(iter(sorted(lm.glob("*.gguf"))), lm / "model.gguf")
 
+    # Measure the cases
     results = dict[str, Any]()
     for name, case in chosen.items():
         model = DEMO_LM if case.model == "demo-lm" else lm
-        if not (model / "config.json").is_file() and not gguf.is_file():
+        has_folder = (model / "config.json").is_file() and not case.loads
+        if not has_folder and not gguf.is_file():
             logger.info(f"left out: {name}: no model in {model} or {gguf} (sts-dino lm)")
             continue
         runs = run_case(case, model, gguf, device, rounds, scale, run_fresh)
@@ -271,19 +277,20 @@ def run_case(
 
 
 def choose_cases(names: list[str]) -> dict[str, Case]:
-    """Return the cases of these names, else those that contain one; without a name, all.
+    """Return the case of each name, else the cases that contain the name; without a name, all.
 
-    Raises InputError for names that no case contains.
+    Raises InputError for a name that no case contains.
     """
     if not names:
         return CASES
-    chosen = {name: case for name, case in CASES.items() if name in names}
-    if not chosen:
-        for name, case in CASES.items():
-            if any(part in name for part in names):
-                chosen[name] = case
-    if not chosen:
-        raise InputError("--only", f"no case contains {names}", allowed=list(CASES))
+    chosen = dict[str, Case]()
+    for part in names:
+        matches = {part: CASES[part]} if part in CASES else {}
+        if not matches:
+            matches = {name: case for name, case in CASES.items() if part in name}
+        if not matches:
+            raise InputError("--only", f"no case contains {part!r}", allowed=list(CASES))
+        chosen |= matches
     return chosen
 
 
@@ -315,10 +322,11 @@ def compute_figures(runs: dict[str, list[Result]], device: str) -> dict[str, dic
     """Compute the figures of each way.
 
     ``rate``: accepted texts per second. ``speedup``: over the first way. ``peak_mb`` and
-    ``whole_mb``: the largest of all rounds. ``tokens``: computed for a text, and the fewest.
-    ``same_texts``: share of texts that equal those of the first way. ``seconds``: by round.
+    ``whole_mb``: the largest of all rounds, in MiB. ``tokens``: computed for a text, and the
+    fewest. ``same_texts``: share of texts that equal those of the first way. ``seconds``: by round.
+    Seconds are CPU seconds; on a GPU and for ``SIDE_BY_SIDE``, seconds of the clock.
     """
-    # CPU seconds do not show what a GPU, or threads side by side, save.
+    # Choose the clock: CPU seconds do not show what a GPU, or threads side by side, save.
     first = next(iter(runs))
     uses_wall_clock = device != "cpu" or first.startswith(SIDE_BY_SIDE)
     clock = "wall_s" if uses_wall_clock else "cpu_s"
@@ -329,6 +337,7 @@ def compute_figures(runs: dict[str, list[Result]], device: str) -> dict[str, dic
         pairs = zip(results, seconds[way], strict=True)
         rates[way] = [run.accepted / run_seconds for run, run_seconds in pairs]
 
+    # Summarize the rounds of each way.
     figures = {}
     for way, results in runs.items():
         texts = sum(len(run.texts) for run in results)
@@ -350,6 +359,7 @@ def compute_equal_share(runs: list[Result], references: list[Result]) -> float:
     """Return the share of texts that equal the reference's text at the same position."""
     equal = list[bool]()
     for run, reference in zip(runs, references, strict=True):
+        # A slow way has fewer texts: only positions that both have are compared.
         pairs = zip(run.texts, reference.texts, strict=False)
         equal += [text == reference_text for text, reference_text in pairs]
     return round(sum(equal) / len(equal), 4)
@@ -360,6 +370,7 @@ def make_requests(trial: Trial) -> tuple[list[Any], tuple[str, ...], Any]:
 
     There is one request for each sentence, label and sample, in this order.
     """
+    # Load the recipe, with a setting that puts the case's examples before each prompt.
     case = trial.case
     few_shot = list[str]()
     if case.shots:
@@ -370,6 +381,8 @@ def make_requests(trial: Trial) -> tuple[list[Any], tuple[str, ...], Any]:
     recipe = load_recipe(RECIPE, DatasetRecipe, few_shot)
     prompts = load_prompts(recipe)
     variant = recipe.variants[0]
+
+    # Make the requests.
     requests = []
     for sentence in choose_sentences(trial):
         for label in recipe.labels:
@@ -385,7 +398,8 @@ def make_requests(trial: Trial) -> tuple[list[Any], tuple[str, ...], Any]:
 def choose_sentences(trial: Trial) -> list[str]:
     """Return a trial's source sentences: those of the demo, ordered by their hash.
 
-    When all are used, they follow again with the number of the turn at their end.
+    Sentences with quotation marks, which end a text in the prompts, are left out. After the last
+    sentence the first one follows again, with the number of the repetition at its end.
     """
     sentences = []
     for line in SENTENCES.read_text(encoding="utf-8").splitlines()[1:]:
@@ -395,8 +409,8 @@ def choose_sentences(trial: Trial) -> list[str]:
     sentences.sort(key=lambda sentence: hashlib.sha256(sentence.encode()).digest())
     chosen = []
     for number in range(trial.start, trial.start + trial.count):
-        turn, index = divmod(number, len(sentences))
-        suffix = f" ({turn})" if turn else ""
+        repetition, index = divmod(number, len(sentences))
+        suffix = f" ({repetition})" if repetition else ""
         chosen.append(sentences[index] + suffix)
     return chosen
 
@@ -429,7 +443,9 @@ def measure(trial: Trial) -> Result:
 def measure_usage(process: psutil.Process, work: Callable[[], Any]) -> tuple[Any, Usage]:
     """Do the work once. Return its result, and the time and memory of ``process``.
 
-    CPU seconds are those of user and system, the first two fields of ``cpu_times``.
+    CPU seconds are those of user and system, the first two fields of ``cpu_times``. Memory is read
+    from Linux's /proc. The peak includes the threads that copy weights, which may end after
+    ``work``; the seconds do not.
     """
     loaded_mb = process.memory_info().rss / 2**20
     # Writing 5 resets the kernel's record of the peak (man 5 proc).
@@ -445,9 +461,10 @@ def measure_usage(process: psutil.Process, work: Callable[[], Any]) -> tuple[Any
 
 
 def count_tokens(engine: Any, requests: list[Any], completions: list[Any]) -> tuple[int, int]:
-    """Count the tokens that the engine computed, and the fewest that it could.
+    """Return the number of tokens that the engine computed, and the fewest that it could.
 
-    The fewest: each prompt's tail once, each text once for each of its rows.
+    The fewest: each prompt once, without its longest shared prefix; each text once for each of its
+    rows (one for the prompt and one for each counter-prompt).
     """
     fewest = 0
     prompts = set[Any]()
@@ -464,7 +481,10 @@ def count_tokens(engine: Any, requests: list[Any], completions: list[Any]) -> tu
 
 
 def measure_load(trial: Trial) -> Result:
-    """Load a GGUF file by transformers' reader, by the project's, or from the project's copy."""
+    """Load a GGUF file by transformers' reader, by the project's, or from the project's copy.
+
+    Changes the environment and ``gguf_file.PROVEN``: call it in a process of its own.
+    """
     from sts_dino.generation.backends import gguf_file
     from sts_dino.generation.backends.load_model import load_model
 
@@ -485,6 +505,7 @@ def measure_load(trial: Trial) -> Result:
             load_model(model)
             _join_copies()
         _, usage = measure_usage(psutil.Process(), lambda: load_model(model))
+    # The whole memory of the way ``second`` holds two models, so it is compared for no way.
     return Result(1, [""], replace(usage, whole_mb=0.0))
 
 
@@ -496,7 +517,7 @@ def _join_copies() -> None:
 
 
 def _read_peak_mb(process: psutil.Process) -> float:
-    """Read the peak of resident memory since it was last cleared."""
+    """Read the peak of resident memory since it was last cleared, in MiB."""
     status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii", errors="replace")
     peak = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
     return int(peak.split()[1]) / 1024
@@ -522,6 +543,7 @@ def load_way(trial: Trial) -> Iterator[Loaded]:
         fields["gguf_file"] = trial.gguf.name
     model = LanguageModel.model_validate(fields)
 
+    # ``generate()`` in batches.
     if trial.way == "batched":
         from sts_dino.experiments.speed.generate_baseline import Generator
 
@@ -532,6 +554,7 @@ def load_way(trial: Trial) -> Iterator[Loaded]:
         )
         return
 
+    # The engine; shards and products replace its work.
     workers = 1
     if trial.way.startswith(SIDE_BY_SIDE):
         workers = int(trial.way.partition("-")[2])
@@ -569,7 +592,11 @@ def _serve_llamacpp(trial: Trial) -> Iterator[Loaded]:
 
 
 def compute_products(model: Any, workers: int, count: int) -> list[Any]:
-    """Multiply by the widest layer ``count`` times in each thread; a product counts as a text."""
+    """Multiply by the largest weight matrix of the first block, in each of ``workers`` threads.
+
+    Each thread computes ``count`` products of ``PRODUCT_ROWS`` rows. Returns a completion with an
+    empty text for each product, so that a product counts as a text.
+    """
     import torch
 
     layers = [
@@ -577,14 +604,14 @@ def compute_products(model: Any, workers: int, count: int) -> list[Any]:
         for name, layer in model.named_modules()
         if ".layers.0." in name and hasattr(layer, "out_features")
     ]
-    widest = max(layers, key=lambda layer: layer.in_features * layer.out_features)
-    inputs = torch.zeros(PRODUCT_ROWS, widest.in_features, dtype=model.dtype)
+    largest = max(layers, key=lambda layer: layer.in_features * layer.out_features)
+    inputs = torch.zeros(PRODUCT_ROWS, largest.in_features, dtype=model.dtype)
 
     def run_products() -> None:
         """Compute the products of one thread."""
         with torch.inference_mode():
             for _ in range(count):
-                widest(inputs)
+                largest(inputs)
 
     with ThreadPoolExecutor(workers) as pool:
         for future in [pool.submit(run_products) for _ in range(workers)]:
@@ -593,12 +620,18 @@ def compute_products(model: Any, workers: int, count: int) -> list[Any]:
 
 
 def generate_in_shards(writer: Any, trial: Trial, size: int) -> list[Any]:
-    """Generate the trial's texts in shards of ``size`` as ``sts-dino write`` does."""
+    """Generate the trial's texts in shards of ``size`` source sentences as ``sts-dino write`` does.
+
+    Returns a completion for each text, rejected ones included; ``problem`` is the reason.
+    """
     recipe = load_recipe(RECIPE, DatasetRecipe)
     sources = [SourceSentence(sentence, sentence) for sentence in choose_sentences(trial)]
     shards = [sources[start : start + size] for start in range(0, len(sources), size)]
     completions = []
-    for raw, rejected in generate_shards(writer, load_prompts(recipe), recipe, shards, bool):
+    rows_by_shard = generate_shards(
+        writer, load_prompts(recipe), recipe, shards, tick=lambda texts: None
+    )
+    for raw, rejected in rows_by_shard:
         for row in raw + rejected:
             completions.append(SimpleNamespace(text=row["text2"], problem=row.get("reason")))
     return completions

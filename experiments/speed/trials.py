@@ -59,7 +59,7 @@ def compute_ratios(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, 
 
 
 def compute_spread(values: Sequence[float]) -> dict[str, float]:
-    """Return ``median``, ``low`` (lowest) and ``high`` (highest), rounded to four digits."""
+    """Return ``median``, ``low`` (lowest) and ``high`` (highest), in four significant digits."""
     spread = {"median": statistics.median(values), "low": min(values), "high": max(values)}
     return {name: float(f"{value:.4g}") for name, value in spread.items()}
 
@@ -86,7 +86,7 @@ def write_results(
 
 
 def describe_hardware(device: str = "cpu") -> dict[str, Any]:
-    """Return facts of this machine: processor, cores and so on; the GPU, too, unless on "cpu"."""
+    """Return facts of this machine: processor, its features and cores; the GPU unless on "cpu"."""
     import torch
 
     cpu_info = _CPU_INFO.read_text(encoding="utf-8") if _CPU_INFO.is_file() else ""
@@ -116,7 +116,7 @@ def has_gpu() -> bool:
 
 
 def use_one_thread() -> None:
-    """Set one torch thread and no messages; call this first in every process."""
+    """Set one torch thread and silence transformers; call this first in every process."""
     import torch
     from transformers.utils import logging
 

@@ -44,6 +44,7 @@ from sts_dino.hub.contract.run_dir import (
     has_current_recipe,
     lock_run,
     require_complete,
+    write_manifest,
 )
 from sts_dino.hub.errors import InputError, RunError
 from sts_dino.model_cards.render import render
@@ -304,6 +305,22 @@ def test_only_a_new_folder_is_written_and_only_when_rows_are_left(checked, tmp_p
     with pytest.raises(InputError, match=r"every row of train is in evaluation data.*--sets"):
         drop_rows(directory, tmp_path / "none", make_clean_recipe(directory), counter)
     assert not (tmp_path / "none").exists()
+
+
+def test_rows_that_changed_after_the_check_are_not_dropped(checked, tmp_path):
+    directory, counter = checked
+    manifest = require_complete(directory)
+    write_manifest(directory, manifest.model_copy(update={"fingerprint": "0" * 64}))
+    with pytest.raises(RunError, match="its rows changed while they were measured"):
+        drop_rows(directory, tmp_path / "clean", make_clean_recipe(directory), counter)
+    assert not (tmp_path / "clean").exists()
+
+
+@pytest.mark.parametrize("option", ["--drop-kinds", "--drop-splits"])
+def test_a_drop_of_nothing_is_refused(checked, tmp_path, option):
+    words = [str(checked[0]), "--drop", str(tmp_path / "clean"), option, ","]
+    with pytest.raises(InputError, match=f"{option}: names nothing to drop"):
+        CliRunner().invoke(app, words, catch_exceptions=False)
 
 
 def test_the_kept_rows_never_take_the_name_and_version_of_the_checked_dataset(checked):

@@ -124,6 +124,15 @@ def test_pairs_come_before_triplets_and_one_of_several_shot_counts_is_named(runs
     assert not any(name.startswith("raw") for name in find_dataset(str(runs / "nli")).finished)
 
 
+def test_scores_next_to_zero_have_one_label(tmp_path):
+    value = datasets.Value
+    types = {"sentence1": value("string"), "sentence2": value("string"), "score": value("float32")}
+    rows = [dict(zip(types, ("a", "b", score), strict=True)) for score in (-0.02, 0.02)]
+    place = write_dataset(tmp_path / "d", {"train": rows}, features=datasets.Features(types))
+    (batch,) = find_rows(str(place)).read_batches()
+    assert batch.labels == ["0", "0"]
+
+
 def test_columns_of_other_types_scores_that_are_no_numbers_and_no_rows_are_refused(tmp_path):
     value = datasets.Value
     texts = {"sentence1": value("string"), "sentence2": value("string"), "score": value("float32")}

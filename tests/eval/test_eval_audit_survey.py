@@ -27,7 +27,7 @@ from sts_dino.eval.audit.survey import (
     read_examples,
 )
 from sts_dino.hub.contract import schema as contract
-from sts_dino.hub.contract.schema import PAIR_CLASS, TRIPLET
+from sts_dino.hub.contract.schema import PAIR, PAIR_CLASS, TRIPLET
 from sts_dino.hub.errors import InputError
 from sts_dino.proposals.recipes import load_languages
 
@@ -133,6 +133,19 @@ def test_labels_that_nobody_could_choose_are_refused(tmp_path):
         )
 
 
+def test_rows_without_labels_are_refused(tmp_path):
+    row = {"anchor": "a", "positive": "b", **dict.fromkeys(PAIR.provenance)}
+    with pytest.raises(InputError, match="has no labels to compare answers with"):
+        examples_of(write_dataset(tmp_path / "pairs", {"train": [row]}, "pair", PAIR))
+
+
+def test_scores_of_another_range_have_no_meanings_of_the_page(tmp_path):
+    rows = [{**row, "score": number} for number, row in enumerate(sts_rows(6))]
+    scale = examples_of(write_dataset(tmp_path / "human", {"train": rows})).scale
+    assert scale.labels == ("0", "1", "2", "3", "4", "5")
+    assert scale.meanings == ("",) * 6
+
+
 EXAMPLES = examples(SCORES)
 WRITER = """
 import sys
@@ -192,6 +205,13 @@ def test_another_file_or_answers_about_other_rows_are_refused_and_left_alone(tmp
     with pytest.raises(InputError, match="is not a file of answers"):
         AnswerStore(tmp_path, EXAMPLES)
     assert (tmp_path / ANSWERS_FILE).read_text().startswith("my notes")
+
+
+def test_a_database_of_another_program_is_refused(tmp_path):
+    with closing(sqlite3.connect(tmp_path / ANSWERS_FILE)) as database:
+        database.execute("CREATE TABLE notes (text TEXT)")
+    with pytest.raises(InputError, match="is not a file of answers: it has the tables notes"):
+        AnswerStore(tmp_path, EXAMPLES)
 
 
 def test_every_answer_that_was_confirmed_survives_kill_9_while_another_process_writes(tmp_path):

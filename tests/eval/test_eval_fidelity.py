@@ -181,6 +181,13 @@ def test_peoples_answers_are_told_without_their_names(run, tmp_path):
         measure(run, *JUDGE, "--annotations", tmp_path / "nobody")
 
 
+def test_answers_with_one_label_have_no_kappa(run, tmp_path):
+    examples = read_examples(find_rows(str(run), "postprocessed", "train"))
+    AnswerStore(tmp_path / "answers", examples).add("Zaphod", 0, examples.labels[0])
+    output = measure(run, *JUDGE, "--annotations", tmp_path / "answers")
+    assert "person 1: 1 answers, 100 % as labelled, κ undefined (one label only)" in output
+
+
 def test_nli_pairs_have_no_scores_to_correlate_and_shot_counts_are_named(tmp_path):
     small_run(tmp_path / "nli", small_recipe("nli"))
     with pytest.raises(InputError, match=r"has several configs.*name one: --config"):

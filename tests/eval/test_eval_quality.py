@@ -16,7 +16,7 @@ from sts_dino.eval.audit.quality import list_class_names, load_nli_model, main, 
 from sts_dino.eval.audit.source import BATCH_ROWS, find_rows
 from sts_dino.eval.encoders.load import wrap
 from sts_dino.hub.contract import schema
-from sts_dino.hub.contract.schema import NLI_LABELS, PAIR_CLASS, TRIPLET
+from sts_dino.hub.contract.schema import NLI_LABELS, PAIR, PAIR_CLASS, TRIPLET
 from sts_dino.hub.errors import InputError, RunError
 
 
@@ -112,6 +112,19 @@ def test_the_command_writes_a_report_that_reads_back(planted_run, tmp_path, caps
     assert found["measures"]["word overlap"][0]["AUC"] is None and found["texts"][0]["texts"] == 6
     assert "6 drawn at random (seed 1) of the 8 rows" in reported
     assert reported == (tmp_path / "out" / "quality.md").read_text()
+
+
+def test_pairs_without_labels_are_measured_together(tmp_path):
+    row = {"anchor": "a b", "positive": "a c", **dict.fromkeys(PAIR.provenance)}
+    write_dataset(tmp_path / "d", {"train": [row, row]}, "pair", PAIR)
+    overlap = measure_quality(find_rows(str(tmp_path / "d"))).measures["word overlap"]
+    assert overlap.loc["no label", "pairs"] == 2
+    assert overlap.loc["no label", "mean"] == pytest.approx(1 / 3)
+
+
+def test_a_model_in_the_current_folder_has_the_folders_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(make_marker_nli(tmp_path / "judge"))
+    assert load_nli_model(".").name == "judge"
 
 
 def test_untrusted_names_do_nothing(tmp_path):

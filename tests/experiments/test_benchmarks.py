@@ -4,9 +4,11 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from sts_dino.experiments.speed import throughput
 from sts_dino.experiments.speed.trials import compute_ratios, compute_spread, run_interleaved
+from sts_dino.hub.errors import InputError
 
 
 def test_rounds_begin_with_another_way_and_ratios_are_within_a_round(capsys):
@@ -56,3 +58,18 @@ def test_all_ways_generate_the_same_texts_in_float32():
         "rejected texts, generated again, included"
     )
     assert texts("products-2", 4) == [""] * 4
+
+
+def test_a_load_without_a_gguf_file_is_left_out(tmp_path, caplog):
+    (tmp_path / "config.json").write_text("{}")
+    words = ["throughput", "--only", "load of a GGUF", "--lm", str(tmp_path)]
+    with caplog.at_level("INFO"):
+        result = CliRunner().invoke(throughput.app, words, catch_exceptions=False)
+    assert result.exit_code == 0
+    assert "left out: load of a GGUF" in caplog.text
+
+
+def test_each_name_of_a_case_chooses_or_is_refused():
+    assert list(throughput.choose_cases(["demo-lm", "products"])) == ["demo-lm", "lm, products"]
+    with pytest.raises(InputError, match="no case contains 'typo'"):
+        throughput.choose_cases(["demo-lm", "typo"])

@@ -8,20 +8,27 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import yaml
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from serving import Reply, chat_answer, ordered_server
 from tiny_lm import make_tokenizer
 
+from sts_dino.experiments import chat_ways
 from sts_dino.experiments.chat_ways import (
     ChatWays,
     Outcomes,
+    WayRun,
+    WayTrainer,
     format_result,
     summarize_outcomes,
 )
+from sts_dino.experiments.steps import Steps
+from sts_dino.hub.contract.recipe_file import read_yaml
 from sts_dino.hub.contract.results import Results
 from sts_dino.proposals.label_ways import BEST_OF_N, DEFAULT_WAY
 
@@ -65,6 +72,20 @@ def test_agreement_is_of_a_ways_own_pairs_and_its_difference_is_of_the_same_sent
 
     none = Outcomes([], [], np.zeros(0, dtype=bool))
     assert summarize_outcomes(none, half, sentences).agreement.value == 0
+
+
+def test_another_base_encoder_is_scored_in_a_step_of_its_own(tmp_path, monkeypatch):
+    keys = []
+    monkeypatch.setattr(Steps, "run_once", lambda steps, kind, key, *rest: keys.append(key))
+    monkeypatch.setattr(chat_ways, "compare_rows", lambda *_: SimpleNamespace(over_first={}))
+    tree = read_yaml(ROOT / "recipes/small/minilm-sts-dino.yaml")
+    for name in ("english", "german"):
+        tree["base"] = {"path": name, "modules": "sentence-transformer", "license": "mit"}
+        recipe = tmp_path / f"{name}.yaml"
+        recipe.write_text(yaml.safe_dump(tree), encoding="utf-8")
+        runs = {"plain": WayRun(tmp_path, was_resumed=False, encoder=recipe)}
+        WayTrainer(Steps(tmp_path), runs, seeds=0).measure_gains()
+    assert len(set(keys)) == 2
 
 
 def answer(body: dict, number: int) -> Reply:
@@ -132,7 +153,7 @@ def test_a_killed_comparison_resumes_and_pays_for_no_request_twice(tmp_path):
     gains = ChatWays.model_validate_json((tmp_path / "gain.json").read_bytes())
     gain = gains.ways["plain"].gain
     (trained_score,) = read_scores(tmp_path / "steps/evaluations", "plain-*")
-    (published_score,) = read_scores(tmp_path / "steps/evaluations", "published")
+    (published_score,) = read_scores(tmp_path / "steps/evaluations", "published-*")
     assert gain is not None and gain.low <= gain.score <= gain.high
     assert gain.score == pytest.approx(trained_score - published_score, abs=0.02)
     assert trained_score != published_score

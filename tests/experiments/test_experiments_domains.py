@@ -13,6 +13,7 @@ from tiny_lm import make_tokenizer
 from sts_dino.experiments import domains
 from sts_dino.experiments.domains import PLAN, DomainPlan, DomainResult, extract_domain
 from sts_dino.hub.assets import find_asset
+from sts_dino.hub.contract.measured import Estimate
 from sts_dino.hub.contract.recipe import ModelRecipe, TrainingData
 from sts_dino.hub.contract.recipe_file import load_recipe, read_yaml
 from sts_dino.hub.errors import InputError
@@ -50,6 +51,42 @@ def test_a_domains_sentences_stand_in_no_judged_pair(data, tmp_path):
     assert short.sentences.read_text("utf-8").splitlines() == sentences[:10]
     with pytest.raises(InputError, match="no such file"):
         extract_domain("forums", data, tmp_path, plan)
+
+
+def test_a_domain_of_damaged_files_is_refused(data, tmp_path):
+    plan = DomainPlan.model_validate(read_yaml(PLAN))
+    pairs = data / "sts-original" / "STS16" / "STS2016.input.headlines.txt"
+    lines = pairs.read_text("utf-8").split("\n")
+    pairs.write_text("\n".join(lines[1:]), "utf-8")
+    with pytest.raises(InputError, match="has 72 lines, its file of scores 73"):
+        extract_domain("headlines", data, tmp_path, plan)
+    pairs.write_text("\n".join(["no second sentence", *lines[1:]]), "utf-8")
+    with pytest.raises(InputError, match=r"headlines\.txt, line 1: has no second sentence"):
+        extract_domain("headlines", data, tmp_path, plan)
+
+
+def test_a_line_separator_within_a_sentence_ends_no_line(data, tmp_path):
+    plan = DomainPlan.model_validate(read_yaml(PLAN))
+    pairs = data / "sts-original" / "STS16" / "STS2016.input.headlines.txt"
+    text = pairs.read_text("utf-8")
+    pairs.write_text(text.replace(" ", "\u2028", 1), "utf-8")
+    domain = extract_domain("headlines", data, tmp_path, plan)
+    pairs.write_text(text, "utf-8")
+    plain = extract_domain("headlines", data, tmp_path / "plain", plan)
+    assert domain.pairs.read_bytes() == plain.pairs.read_bytes()
+
+
+def test_the_table_goes_to_standard_output(data, tmp_path, monkeypatch, capsys):
+    scores = {"as published": {"headlines": 71.25}, "the teacher": {"headlines": 80.0}}
+    over_first = {"the teacher": Estimate(score=8.75, low=8, high=9.5)}
+    result = DomainResult(scores=scores, over_first=over_first, seeds=1, seconds={})
+    monkeypatch.setattr(domains.DomainMaker, "score_row", lambda *_: [])
+    monkeypatch.setattr(domains, "compare_rows", lambda *_: result)
+    places = {"data": data, "file": PLAN, "folder": tmp_path / "steps"}
+    domains.main(["headlines", "headlines"], **places, out=None, rows=[*scores], seeds=1)
+    table = capsys.readouterr().out
+    assert "| trained on | headlines | mean |" in table
+    assert "| 80.0 | 80.0 | 8.75 [8.00, 9.50] |" in table
 
 
 def test_a_language_has_files_of_its_own(tmp_path):

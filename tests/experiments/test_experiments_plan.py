@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from sts_dino.experiments import command
 from sts_dino.experiments import page as pages
 from sts_dino.experiments.baselines import random_words
 from sts_dino.experiments.command import PLANS, RESULTS, format_overview
@@ -15,7 +17,7 @@ from sts_dino.experiments.steps import Steps
 from sts_dino.hub.contract.measured import Estimate
 from sts_dino.hub.contract.recipe import DatasetRecipe, ModelRecipe
 from sts_dino.hub.contract.recipe_file import load_recipe
-from sts_dino.hub.errors import InputError
+from sts_dino.hub.errors import InputError, RunError
 
 ROOT = Path(__file__).parents[2]
 SHIPPED_PLAN = read_plan(ROOT / PLANS)
@@ -53,6 +55,10 @@ def test_declared_recipes_load_and_rows_stand_in_the_paper(plan):
             "a baseline needs a dataset and a training",
         ),
         (lambda tree: tree["experiments"][0]["rows"].update(nobody=None), "unknown encoder nobody"),
+        (
+            lambda tree: tree["experiments"][0]["effects"][0].update(than="nobody"),
+            "dino-1: an effect compares the unknown row nobody",
+        ),
         (
             lambda tree: tree["experiments"].append(tree["experiments"][0]),
             "two experiments are called dino-1",
@@ -199,6 +205,30 @@ def test_the_page_has_the_papers_shares_in_points():
     assert pages.get_paper_difference(one, effect) == pytest.approx(
         70.7
     ) and not pages.get_paper_row(one, "nothing")
+
+
+def test_a_column_that_no_task_measures_is_refused():
+    one = Experiment(
+        name="x", paper="auto-nli", table=1, title="", rows={"a": None}, columns=("Entailment",)
+    )
+    with pytest.raises(InputError, match="x: column 'Entailment': has no task: a score of a"):
+        one.list_columns()
+
+
+def test_the_failures_are_counted_among_the_experiments_that_ran(tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "run_all", lambda runner, experiments, results: ["dino-2"])
+    monkeypatch.setattr(command, "write_pages", lambda *_: None)
+    words = ["run", "--all", "--plan", str(ROOT / PLANS), "--folder", str(tmp_path)]
+    runnable = [one for one in SHIPPED_PLAN.experiments if not one.finished]
+    assert len(runnable) < len(SHIPPED_PLAN.experiments)
+    with pytest.raises(RunError, match=f"1 of {len(runnable)} failed"):
+        CliRunner().invoke(command.app, words, catch_exceptions=False)
+
+
+def test_figures_of_pairs_are_of_languages_with_instructions():
+    words = ["pair-quality", "qwen2.5-coder-0.5b-instruct", "--language", "xx"]
+    with pytest.raises(InputError, match="--language: no instructions in 'xx'; allowed: "):
+        CliRunner().invoke(command.app, words, catch_exceptions=False)
 
 
 def test_a_result_in_another_format_is_refused(tmp_path):

@@ -18,7 +18,11 @@ from sts_dino.experiments.runner import Runner, read_result
 from sts_dino.experiments.source_sentences import main as draw_sentences
 from sts_dino.experiments.source_sentences import read_sentences
 from sts_dino.experiments.steps import Steps
-from sts_dino.experiments.variants import get_finished_config, read_source_sentences
+from sts_dino.experiments.variants import (
+    get_finished_config,
+    read_finished_rows,
+    read_source_sentences,
+)
 from sts_dino.hub.assets import find_asset
 from sts_dino.hub.contract.run_dir import require_complete
 from sts_dino.hub.contract.shards import read_table
@@ -95,6 +99,21 @@ def test_source_sentences_are_drawn_by_seed_without_evaluation_sentences(tmp_pat
     draw_sentences(tmp_path / "pairs.csv", tmp_path / "gold.jsonl", [], 10, 1, True, None)
     rows = [json.loads(line) for line in (tmp_path / "gold.jsonl").read_text().splitlines()]
     assert [(row["sentence1"][:9], row["score"]) for row in rows] == [("The ferry", 0.8)]
+
+
+def test_a_damaged_archive_and_a_file_in_place_of_the_counts_are_refused(tmp_path):
+    content = gzip.compress(b"The ferry to the outer islands was late.\n")
+    (tmp_path / "captions.en.gz").write_bytes(content[:-12])
+    with pytest.raises(InputError, match=r"captions\.en\.gz: cannot be read"):
+        read_sentences(tmp_path / "captions.en.gz", [])
+    with pytest.raises(InputError, match=r"--out .*out\.json: is the file of the counts"):
+        draw_sentences(tmp_path / "captions.en.gz", tmp_path / "out.json")
+
+
+def test_rows_without_a_column_are_refused(tmp_path):
+    small_run(tmp_path / "nli", small_recipe("nli"))
+    with pytest.raises(InputError, match=r"has no column 'score'; needs scored pairs"):
+        read_finished_rows(tmp_path / "nli", ["premise", "score"], "needs scored pairs")
 
 
 @pytest.fixture(scope="module")
