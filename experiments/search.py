@@ -5,7 +5,6 @@ whose similarities of queries and passages are learned.
 """
 
 import json
-import logging
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -36,8 +35,6 @@ from sts_dino.hub.errors import InputError
 from sts_dino.release.options import format_settings
 from sts_dino.teach import Vectors, compute_unit_vectors, join_vectors
 from sts_dino.teacher import load_teacher
-
-logger = logging.getLogger(__name__)
 
 DATASET_RECIPE = Path("recipes/search/search-cranfield.yaml")
 ENCODER_RECIPE = Path("recipes/search/minilm-search.yaml")
@@ -133,7 +130,7 @@ def main(
         rows_count = len(variants[name]) if name in variants else ""
         lines.append([name, rows_count, scores.average, scores.over_simcse or ""])
     columns = ["trained on", "rows", "nDCG@10", f"over {PUBLISHED}"]
-    logger.info(format_table(columns, lines, names=1))
+    print(format_table(columns, lines, names=1))
 
 
 def choose_rows(requested: list[str] | None, mixed: Path | None) -> list[str]:
