@@ -18,7 +18,7 @@ from sts_dino.hub.errors import InputError
 
 OPENAI_URL = "https://api.openai.com/v1"
 OPENAI_PREFIX = "openai/"  # of a model at OpenAI's own address
-_NAME_AT_URL = re.compile(r"(.+?)@(https?://.*)", re.DOTALL)
+_NAME_AT_URL = re.compile(r"(.+?)@(https?://.*)", re.DOTALL | re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -153,10 +153,14 @@ def parse_server(option: str, requested: str) -> Server | None:
         raise InputError(
             option, "is a URL without the name of a model", allowed="NAME@http://HOST:PORT/v1"
         )
+
+    # A model at OpenAI's own address: the name after the prefix has neither revision nor owner
     openai_model = requested.removeprefix(OPENAI_PREFIX)
     is_of_openai = openai_model not in ("", requested) and not re.search("[@/]", openai_model)
     if is_of_openai and not Path(requested).exists():
         return Server(base_url=OPENAI_URL, model=openai_model)
+
+    # A model at another address
     match = _NAME_AT_URL.fullmatch(requested)
     if match is None:
         return None

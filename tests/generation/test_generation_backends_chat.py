@@ -249,3 +249,8 @@ def test_openais_own_address_has_a_name(tmp_path, monkeypatch):
         assert parse_server("--lm", hub_model) is None
     Path("openai/gpt").mkdir(parents=True)
     assert parse_server("--lm", "openai/gpt") is None, "a folder"
+
+
+def test_the_scheme_of_an_address_in_capitals_is_refused_without_its_password():
+    with pytest.raises(InputError, match=r"^--lm: the URL cannot be used; allowed: NAME@http://"):
+        parse_server("--lm", "m@HTTPS://user:password@host/v1")
