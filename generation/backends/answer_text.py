@@ -32,6 +32,7 @@ _WORDLESS = ("P", "Z", "C", "Sc", "Sk", "Sm")
 _HIDDEN = "\uffff"
 _ESCAPED = '\\"'
 _STRAIGHT = str.maketrans(dict.fromkeys("“”„‟", QUOTE))
+# opening mark → its closing marks; QUOTE, which the module handles by itself, is not among them
 _PAIRS = {
     "»": "«»",
     "›": "‹›",
@@ -45,6 +46,7 @@ _PAIRS = {
 }
 _PAIRS |= dict(zip("«‹「『｢《〈❝❛", "»›」』｣》〉❞❜", strict=True))
 _APOSTROPHES = "'‘’‚＇"
+# reasoning in a text, e.g. <think>...</think>
 _THOUGHT = r"(?:think|thinking|thought|reasoning)[>\]▷]"
 _THOUGHT_BEGINS = re.compile(rf"[<\[◁]{_THOUGHT}", re.IGNORECASE)
 _THOUGHT_ENDS = re.compile(rf"[<\[◁]/{_THOUGHT}", re.IGNORECASE)
@@ -153,8 +155,9 @@ _NOTE = re.compile(r"(?<!\s)\s*\((?:note|explanation)\b[^()]*\)\Z", re.IGNORECAS
 def decode_escapes(answer: str, prompt: str) -> str:
     """Return an answer with its HTML entities and written-out line breaks decoded.
 
-    ``&quot;`` becomes a quotation mark, and a backslash with an n becomes a line break. Those that
-    the prompt has, too, stay unchanged.
+    ``&quot;`` becomes a quotation mark, and a backslash with an n becomes a line break. An entity
+    that the prompt has, too, stays unchanged; so do all written-out line breaks if the prompt has
+    one.
     """
 
     def decode(entity: re.Match[str]) -> str:
@@ -170,9 +173,11 @@ def decode_escapes(answer: str, prompt: str) -> str:
 def extract_structured_text(answer: str, key: str = SENTENCE_KEY) -> tuple[str, str | None]:
     """Return the sentence under a key of a JSON answer, and its problem or None.
 
-    The problem of an answer that was cut, or is not such JSON, is ``NOT_CLOSED``; its text is then
-    the whole answer.
+    Quotation marks around all of it are removed. The problem of an answer that was cut, or is not
+    such JSON, is ``NOT_CLOSED``; its text is then the whole answer. Other problems are a line break
+    and a quotation mark that is not closed. An empty sentence has no problem here.
     """
+    # Read the JSON
     try:
         payload = json.loads(answer)
     except (ValueError, RecursionError):
@@ -180,9 +185,12 @@ def extract_structured_text(answer: str, key: str = SENTENCE_KEY) -> tuple[str, 
     sentence = payload.get(key) if isinstance(payload, dict) else None
     if not isinstance(sentence, str):
         return answer, NOT_CLOSED
+
+    # Remove quotation marks around it, if there are none within it
     text = replace_half_characters(sentence).strip()
-    plain = text.translate(_STRAIGHT)
-    if len(plain) > 1 and plain[0] == plain[-1] == QUOTE and plain.count(QUOTE) == 2:
+    straight = text.translate(_STRAIGHT)
+    is_quoted = len(straight) > 1 and straight[0] == straight[-1] == QUOTE
+    if is_quoted and straight.count(QUOTE) == 2:
         text = text[1:-1].strip()
     text, problem = _drop_quotation_marks(text)
     return text, LINE_BREAK if "\n" in text else problem
@@ -199,6 +207,10 @@ def extract_turn_text(prompt: str, answer: str, stopped: bool) -> tuple[str, str
         prompt: the request's prompt.
         answer: the text of the turn.
         stopped: the model ended its turn.
+
+    Returns:
+        The text, and None or EMPTY, LINE_BREAK, NOT_CLOSED or NOT_A_SENTENCE (reasoning without an
+        end) of ``sts_dino.hub.contract.schema``.
     """
     # Remove byte-order marks and the reasoning, and make all quotation marks straight. A turn that
     # begins with an escaped mark has all marks escaped. Elsewhere an escaped mark is inside the
@@ -226,7 +238,11 @@ def extract_turn_text(prompt: str, answer: str, stopped: bool) -> tuple[str, str
 
 
 def _extract_first_line(turn: str, stopped: bool) -> tuple[str, str | None]:
-    """Return the first line of a turn that opens no quotation, and its problem or None."""
+    """Return the first line of a turn that opens no quotation, and its problem or None.
+
+    A quotation mark at its end closes it, as if the mark had been opened before the turn. With a
+    mark elsewhere in the line, or at the limit of the answer's length, it is not closed.
+    """
     line, line_break, _ = turn.partition("\n")
     line = line.rstrip()
     if not line:
@@ -241,7 +257,10 @@ def _extract_first_line(turn: str, stopped: bool) -> tuple[str, str | None]:
 def bound_text(
     text: str, problem: str | None, prompt: str, max_new_tokens: int
 ) -> tuple[str, str | None]:
-    """Return a text without end tokens and byte-order marks, cut to a length, and its problem.
+    """Return a text without byte-order marks, cut to a length, and its problem or None.
+
+    Only a text without an earlier problem is searched for further ones, and loses the control
+    tokens at its end.
 
     Args:
         text: the text in a server's answer.
@@ -295,7 +314,10 @@ def _find_problem(text: str, longest: int) -> str | None:
 
 
 def _drop_end_tokens(text: str) -> str:
-    """Return a text without the control tokens at its end; one with tokens inside is unchanged."""
+    """Return a text without the control tokens at its end and the blanks around it.
+
+    A text with control tokens before or between its words is unchanged.
+    """
     first, *further = _CONTROL_TOKEN.split(text)
     return text if "".join(further).strip() else first.strip()
 
@@ -330,23 +352,27 @@ def _drop_introduction(turn: str, prompt: str) -> str:
 def _drop_quotation_marks(line: str) -> tuple[str, str | None]:
     """Return a line without the pair of quotation marks around all of it, and its problem or None.
 
-    The problem is ``NOT_CLOSED`` if the closing mark is missing. A closing mark without an opening
-    one is removed, too.
+    The problem is ``NOT_CLOSED`` if the closing mark is missing, unless the opening mark may be an
+    apostrophe. A closing mark without an opening one is removed, too.
     """
     if line[:1] not in _PAIRS:
-        return line.rstrip(line[-1]) if _ends_with_lone_closer(line) else line, None
+        if _ends_with_lone_closer(line):
+            line = line.rstrip(line[-1])
+        return line, None
     end = _find_closing_mark(line)
     if end is None:
-        return line, None if line[0] in _APOSTROPHES else NOT_CLOSED
+        problem = None if line[0] in _APOSTROPHES else NOT_CLOSED
+        return line, problem
     if line[end + 1 :].strip(".。!！?？؟।,"):
         return line, None  # the marks are around a part of the line
     return line[1:end].strip(), None
 
 
 def _find_closing_mark(line: str) -> int | None:
-    """Return the index of the mark that closes the line's first character, or None.
+    """Return the index of the mark that closes the line's first character, a key of ``_PAIRS``.
 
-    Nested pairs of marks are skipped, and so are apostrophes within words.
+    It is None if the line has no such mark. Nested pairs of marks are skipped, and so are
+    apostrophes within words.
     """
     depth = 0
     for index, sign in enumerate(line):
@@ -363,7 +389,10 @@ def _find_closing_mark(line: str) -> int | None:
 
 
 def _ends_with_lone_closer(line: str) -> bool:
-    """Return whether a line ends with a closing mark that it has no opening mark of."""
+    """Return whether a line ends with a closing mark, and has no opening mark of that kind.
+
+    Apostrophes do not count.
+    """
     for opener, closers in _PAIRS.items():
         if opener not in _APOSTROPHES and line and line[-1] in closers and opener not in line:
             return True

@@ -81,7 +81,8 @@ class LiveSequence:
     def measure_progress(self, max_new_tokens: int) -> float:
         """Return the computed fraction, 0 to 1, of the tokens of the sequence's first row.
 
-        A prompt's tokens are divided among the rows that read it.
+        A prompt's tokens are divided among the rows that read it. Before the first generated token
+        the fraction is 0.
         """
         if not self.tokens:
             return 0.0
@@ -91,7 +92,10 @@ class LiveSequence:
 
 
 class EntryAllocator:
-    """Allocates the entries of a KV cache, the smallest free number first."""
+    """Allocates the entries of a KV cache, the smallest free number first.
+
+    ``used``: one more than the largest number ever allocated, the entries that a cache needs.
+    """
 
     def __init__(self) -> None:
         self.free: list[int] = []
@@ -134,6 +138,13 @@ class LiveBatch:
     """The running sequences and the KV caches that their rows read."""
 
     def __init__(self, caches: KVCaches, prefix_lengths: Sequence[int], device: torch.device):
+        """Make an empty batch.
+
+        Args:
+            caches: the caches, which the batch grows; its shared prefixes are there already.
+            prefix_lengths: tokens of each shared prefix, by its entry in the cache.
+            device: the model's device.
+        """
         self.caches = caches
         self.prefix_lengths = np.array([*prefix_lengths, 0])  # index -1, no prefix, gives 0
         self.device = device
@@ -185,6 +196,7 @@ class LiveBatch:
         """Release the prompts and pages of a sequence's rows; the caller drops the sequence."""
         for row in sequence.rows:
             row.prompt.readers -= 1
+            # a short text has fewer pages than the longest one, so fewer than there are allocators
             for allocator, entry in zip(self.page_entries, row.pages, strict=False):
                 allocator.release(entry)
 
@@ -306,7 +318,10 @@ class LiveBatch:
             next_pass.levels.append(self._make_level(cache, table, index))
 
     def _reserve_pages(self, rows: list[Row], offsets: np.ndarray) -> None:
-        """Give each row all pages up to the one with its offset (rows,)."""
+        """Allocate the pages that the rows lack for their newest tokens, and room in the caches.
+
+        ``offsets``: (rows,) position of the newest token in the generated text.
+        """
         for row, offset in zip(rows, offsets.tolist(), strict=True):
             for page in range(len(row.pages), offset // KV_PAGE + 1):
                 if page == len(self.page_entries):
@@ -370,9 +385,10 @@ class LiveBatch:
         )
 
     def _make_index(self, members: np.ndarray, rows: int) -> slice | Tensor:
-        """Return an index of ``members`` among the first ``rows`` rows.
+        """Return ``members``, numbers of rows in rising order, as an index of a tensor by row.
 
-        All of them give a slice, because indexing with a slice copies nothing.
+        If they are all of the first ``rows`` rows, this is a slice: indexing with it copies
+        nothing.
         """
         return slice(0, rows) if len(members) == rows else self._to_tensor(members)
 
@@ -438,7 +454,7 @@ class PlainBatch:
         """Read the prompts (token ids); row i is prompt i."""
         self._model = model
         self._device = model.get_input_embeddings().weight.device
-        self._cache_argument = _name_cache(model)
+        self._cache_argument = find_cache_argument(model)
 
         # Read the prompts, group by group
         groups = _group_prompts(model, prompts)
@@ -462,7 +478,10 @@ class PlainBatch:
             self.logits = self.logits[rows.to(self._device)]
 
     def read_tokens(self, rows: Sequence[int], tokens: Sequence[int]) -> None:
-        """Make ``rows`` the rows of the batch, any of them several times; read a token in each."""
+        """Make ``rows`` the rows of the batch, read one token in each, and set ``logits``.
+
+        A row may be named several times, as for several texts of one prompt.
+        """
         self._select_rows(torch.tensor(rows))
         self._mask = pad(self._mask, (0, 1), value=1)
         ids = torch.tensor(tokens)[:, None]
@@ -525,8 +544,11 @@ def _group_prompts(model: Any, prompts: Sequence[Sequence[int]]) -> list[list[in
     return [groups[length] for length in sorted(groups)]
 
 
-def _name_cache(model: Any) -> str:
-    """Return the name of the model's argument for the cache; Mamba has another than the rest."""
+def find_cache_argument(model: Any) -> str:
+    """Return the name of the model's argument for the cache.
+
+    Mamba has a name of its own, and ignores the usual one without an error.
+    """
     arguments = inspect.signature(model.forward).parameters
     return "cache_params" if "cache_params" in arguments else "past_key_values"
 

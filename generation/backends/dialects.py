@@ -18,6 +18,7 @@ from sts_dino.hub.contract.recipe import QUOTE, DecodingParameters, LanguageMode
 from sts_dino.hub.errors import InputError
 
 Body = dict[str, Any]
+_MOST_COUNT = 2**53  # larger numbers of tokens are damage: JSON's numbers are exact up to here
 _MORE_CONTEXT = (
     "start it with more context (llama-server -c SLOTS×TOKENS -np SLOTS), or lower "
     "decoding.max_new_tokens"
@@ -65,8 +66,10 @@ def make_answer_format(keys: Sequence[str]) -> Body:
 
 
 def list_answer_keys(server: Server) -> tuple[str, ...]:
-    """Return the keys of the texts in a JSON answer."""
-    return (SENTENCE_KEY,) if server.contrast is None else tuple(server.contrast.keys.values())
+    """Return the keys of the texts in a JSON answer: with ``contrast`` one for each label."""
+    if server.contrast is None:
+        return (SENTENCE_KEY,)
+    return tuple(server.contrast.keys.values())
 
 
 def get_token_limit(server: Server, settings: DecodingParameters) -> int:
@@ -89,6 +92,7 @@ def make_body(
     model: LanguageModel, server: Server, request: Request, settings: DecodingParameters
 ) -> Body:
     """Return all JSON fields of one request."""
+    # Name the model, the prompt and the number of texts
     dialect = DIALECTS[server.dialect]
     body: Body = {
         "model": server.model,
@@ -99,19 +103,22 @@ def make_body(
         body["seed"] = request.choice.seed >> 33
         body["n"] = request.choice.total
     body |= _make_prompt(model, server, request)
+
+    # Say where a text ends, and what the answer reports
     if continues_quotation(model, server):
         body["stop"] = ["\n"]
         if settings.text_end == "quotation_mark" and dialect.can_stop_at_quote(server.logprobs):
             body["stop"] = [QUOTE, "\n"]
     if server.logprobs:
-        body["logprobs"] = model.chat_template or 1
+        # chats take a truth value, completions the number of alternatives for each token
+        body["logprobs"] = True if model.chat_template else 1
     if server.structured_output:
         body["response_format"] = make_answer_format(list_answer_keys(server))
     return body | dialect.make_sampling(settings, server)
 
 
 def _make_prompt(model: LanguageModel, server: Server, request: Request) -> Body:
-    """Return the field ``prompt``, or the fields for ``messages`` of a chat with its examples."""
+    """Return the field ``prompt``, or the fields of a chat: examples, prompt, open quotation."""
     if not model.chat_template:
         return {"prompt": request.prompt}
 
@@ -137,13 +144,14 @@ def _make_prompt(model: LanguageModel, server: Server, request: Request) -> Body
 
 
 def _make_user_turn(prompt: str) -> dict[str, str]:
+    """Return a user's turn with a prompt, without the quotation mark that opens the answer."""
     return {"role": "user", "content": prompt.removesuffix(QUOTE)}
 
 
 def _make_openai_sampling(settings: DecodingParameters, server: Server) -> Body:
     """Return the fields of the OpenAI API, and ``top_k`` unless it is 0.
 
-    A server without top-k then refuses the request, instead of sampling otherwise.
+    A server without top-k should then refuse the request, instead of sampling otherwise.
     """
     sampling: Body = {"temperature": 1.0, "top_p": settings.top_p}
     if settings.top_k:
@@ -214,8 +222,8 @@ class Answer:
     """One answer of a server: its text, why it ended, its tokens, and its likelihood."""
 
     text: str
-    finish_reason: str | None
-    prompt_tokens: int | None
+    finish_reason: str | None  # the server's word, or REFUSAL; None: not reported
+    prompt_tokens: int | None  # None: not reported
     completion_tokens: int | None
     log_prob: float | None  # mean nats per token, the closing mark included; None: not reported
     model: str | None = None  # the name of the model that answered
@@ -247,10 +255,15 @@ def find_error_status(payload: object) -> int | None:
     without a known status or word counts as 500. A body with choices is an answer, in spite of a
     field ``error``.
     """
-    error = payload.get("error") if isinstance(payload, dict) else None
-    if not error or (isinstance(payload, dict) and payload.get("choices")):
+    # Find the error object
+    if not isinstance(payload, dict) or payload.get("choices"):
+        return None
+    error = payload.get("error")
+    if not error:
         return None
     fields = error if isinstance(error, dict) else {"message": error}
+
+    # Take the status that it has, else the one that its words mean
     for name in ("code", "status", "status_code"):
         status = str(fields.get(name))
         if re.fullmatch("[45][0-9][0-9]", status):
@@ -263,7 +276,10 @@ def find_error_status(payload: object) -> int | None:
 
 
 def replace_half_characters(text: str) -> str:
-    """Return the text with U+FFFD for each lone surrogate, which no file can hold."""
+    """Return the text with U+FFFD for each lone surrogate, which no file can hold.
+
+    Two surrogates that are a pair become their character.
+    """
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -289,10 +305,12 @@ class _Message(BaseModel):
 
     @property
     def is_refusal(self) -> bool:
+        """Whether the turn is a refusal, in OpenAI's field for it."""
         return not self.content and isinstance(self.refusal, str)
 
     @property
     def text(self) -> str:
+        """The content; without it the refusal, else the reasoning, else an empty text."""
         if self.content:
             return self.content
         if isinstance(self.refusal, str):
@@ -324,12 +342,15 @@ class _Choice(BaseModel):
 
 
 class _Usage(BaseModel):
-    prompt_tokens: int | None = Field(default=None, ge=0, le=2**53)
-    completion_tokens: int | None = Field(default=None, ge=0, le=2**53)
+    prompt_tokens: int | None = Field(default=None, ge=0, le=_MOST_COUNT)
+    completion_tokens: int | None = Field(default=None, ge=0, le=_MOST_COUNT)
 
 
 class _Verbose(BaseModel):
-    """The generated text; the choice of a chat repeats the beginning of the turn before it."""
+    """llama.cpp's generated text, and why it ended.
+
+    In a chat, the text of the choice begins with the turn's given part, this text does not.
+    """
 
     content: Text
     stopping_word: Text
@@ -349,12 +370,13 @@ class _LlamacppPayload(BaseModel):
 def read_answer(
     payload: object, model: LanguageModel, server: Server, settings: DecodingParameters
 ) -> Answer:
-    """Return the answer in the JSON of /completions or /chat/completions.
+    """Return the first choice in the JSON of /completions or /chat/completions.
 
     Raises:
         pydantic.ValidationError: the JSON has another form.
         InputError: it lacks a field of the dialect, or the server's context was too small.
     """
+    # Read the usual fields
     parsed = _Payload.model_validate(payload)
     choice = parsed.choices[0]
     usage = parsed.usage or _Usage()
@@ -362,11 +384,14 @@ def read_answer(
     text = message.text
     closes = continues_quotation(model, server) and settings.text_end == "quotation_mark"
     log_prob = _compute_mean_log_prob(choice.logprobs or _LogProbs(), text, closes)
+
+    # Read the text from a field of the dialect, if it has one
     read_text = DIALECTS[server.dialect].read_text
     if read_text:
-        generated = read_text(payload, server)
-        # for JSON keep the usual field: llama.cpp has removed a chat template's tokens around it
-        text = text if server.structured_output else generated
+        generated = read_text(payload, server)  # raises where the context was too small
+        # JSON is whole in the usual field, where llama.cpp has removed the template's tokens
+        if not server.structured_output:
+            text = generated
     return Answer(
         text,
         REFUSAL if message.is_refusal else choice.finish_reason,
@@ -386,27 +411,32 @@ def read_answers(
 ) -> list[Answer]:
     """Return at most ``count`` answers: one for each choice, in the server's order.
 
-    The first one has the prompt's tokens. Generated tokens are divided among the choices, since the
-    server reports their sum alone. llama.cpp counts the tokens of the first choice alone. Raises as
-    ``read_answer``.
+    The first one has the prompt's tokens, the others have 0. Generated tokens are divided among the
+    choices, since the server reports their sum. llama.cpp reports the tokens of the first choice;
+    there the others have None. Raises what ``read_answer`` raises.
     """
+    # Read the first choice, which proves the form of the JSON
     first = read_answer(payload, model, server, settings)
     assert isinstance(payload, dict), "read_answer checks this"
     choices = payload["choices"][:count]
     if len(choices) == 1:
         return [first]
+
+    # Read each choice as if it were the only one, with its share of the tokens
     has_sum = server.dialect != "llamacpp"
-    prompt_tokens = None if first.prompt_tokens is None or not has_sum else 0
     answers: list[Answer] = []
     for number, choice in enumerate(choices):
-        completion_tokens = None if number else first.completion_tokens
+        usage: dict[str, int | None] = {
+            "prompt_tokens": first.prompt_tokens,
+            "completion_tokens": first.completion_tokens,
+        }
+        if number and first.prompt_tokens is not None:
+            usage["prompt_tokens"] = 0 if has_sum else None
         if has_sum and first.completion_tokens is not None:
             share, remainder = divmod(first.completion_tokens, len(choices))
-            completion_tokens = share + (number < remainder)
-        usage = {
-            "prompt_tokens": prompt_tokens if number else first.prompt_tokens,
-            "completion_tokens": completion_tokens,
-        }
+            usage["completion_tokens"] = share + (number < remainder)
+        elif number:
+            usage["completion_tokens"] = None
         alone = {**payload, "choices": [choice], "usage": usage}
         answers.append(read_answer(alone, model, server, settings))
     return answers
@@ -415,9 +445,14 @@ def read_answers(
 def _compute_mean_log_prob(logprobs: _LogProbs, text: str, closes: bool) -> float | None:
     """Return the mean log-probability of the tokens of a text in nats.
 
-    With ``closes``, tokens after the first one with a quotation mark do not count. Returns None if
-    a token has no log-probability.
+    Returns None without tokens, and if a token has no log-probability.
+
+    Args:
+        logprobs: the log-probabilities of the answer's tokens.
+        text: the text of the answer.
+        closes: a quotation mark ends the text; the tokens after the first one with it do not count.
     """
+    # Read both forms of the API
     if logprobs.content is not None:
         tokens = [token.token for token in logprobs.content]
         values = [token.logprob for token in logprobs.content]
@@ -426,6 +461,7 @@ def _compute_mean_log_prob(logprobs: _LogProbs, text: str, closes: bool) -> floa
         tokens = (logprobs.tokens or [])[: len(values)]
         values = values[: len(tokens)]
 
+    # Leave out the tokens after the closing quotation mark
     if closes:
         closing = next((index for index, token in enumerate(tokens) if QUOTE in token), None)
         if closing is not None:
@@ -433,8 +469,11 @@ def _compute_mean_log_prob(logprobs: _LogProbs, text: str, closes: bool) -> floa
         elif QUOTE in text:
             # some servers report no log-probability for a token that has the mark and a stop word
             return None
+
     numbers = [value for value in values if value is not None]
-    return sum(numbers) / len(numbers) if numbers and len(numbers) == len(values) else None
+    if not numbers or len(numbers) < len(values):
+        return None
+    return sum(numbers) / len(numbers)
 
 
 def _read_llamacpp_text(payload: object, server: Server) -> str:

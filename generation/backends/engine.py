@@ -74,7 +74,10 @@ from sts_dino.hub.errors import InputError, OutOfMemory
 logger = logging.getLogger(__name__)
 
 PREFIX_CHUNK = 512  # tokens of a shared prefix in one pass
-# rows that a worker may have more than another one to read a shared prompt that it has already
+# most prompt tokens that a pass prefills, about, for each row of a full batch: bounds its memory
+PREFILL_TOKENS_OF_ROW = 4
+# A request goes to a worker that has read its prompt, unless that one has so many rows more than
+# the worker with the fewest
 SLACK_ROWS = 32
 Ids = tuple[int, ...]
 Completed = list[tuple[Request, Completion]]
@@ -95,7 +98,7 @@ class Engine(PromptEncoder):
     def __init__(
         self, model: Any, tokenizer: Any, chat: bool = False, shared: bool = True, workers: int = 1
     ):
-        """Prepare the model for decoding.
+        """Prepare the model for decoding: set its attention, and replace its output layer.
 
         Args:
             model: transformers' causal language model.
@@ -109,7 +112,7 @@ class Engine(PromptEncoder):
         self.model = model.eval()
         config = model.config.get_text_config()
 
-        # Find the tokens that end a text, and those that are never drawn
+        # Find the tokens that end a text, and the ids without a token, which are never drawn
         self.vocabulary = int(config.vocab_size)
         self.ends = self._list_end_tokens()
         self.stops = self._make_stop_tables()
@@ -125,10 +128,11 @@ class Engine(PromptEncoder):
                 )
         else:
             self.attention = AttentionPath(False, "asked for", config._attn_implementation)
+        # None: the model's own output layer gives logits
         self._output = take_output_layer(model) if self.attention.shared else None
         if shared and self._output is None:
             pack_layers(model, last=True)
-        # all workers share this iterator, so they log the message once
+        # the only item is logged once, since all workers share this iterator
         self._window_message = iter(
             [
                 f"texts beyond the model's window of {self.attention.window} tokens: the plain, "
@@ -166,7 +170,10 @@ class Engine(PromptEncoder):
         return facts
 
     def _copy_worker(self) -> "Engine":
-        """Return another engine of the same model and tokenizer, with its own cache and lock."""
+        """Return another engine of the same model and tokenizer, with its own cache and lock.
+
+        The lock is added to ``_locks``, the list that all workers share.
+        """
         worker = copy(self)
         worker._caches = KVCaches()
         worker._lock = Lock()
@@ -176,7 +183,8 @@ class Engine(PromptEncoder):
     def copy_with_template(self, chat: bool) -> "Engine":
         """Return an engine of the same weights, with or without the chat template.
 
-        The engine has one worker. Both engines must not generate at the same time.
+        The engine has one worker. Both engines must not generate at the same time. Raises
+        InputError for a template that cannot be used.
         """
         engine = copy(self)
         PromptEncoder.__init__(engine, self.tokenizer, self.model.config, chat)
@@ -200,6 +208,7 @@ class Engine(PromptEncoder):
         ``batch_size`` counts the model rows of all workers. A text has one row for each of its
         ``Request.prompts``.
         """
+        # Texts that depend on the others in the queue have to stay in one worker
         workers = self._workers if self.choose_queue_length(settings, batch_size) else [self]
         rows = max(1, self.count_rows(settings, batch_size) // len(workers))
         streams = [
@@ -222,6 +231,10 @@ class Engine(PromptEncoder):
 
         Texts beyond the model's window, and all texts of a model without shared attention, go to
         the plain loop. When memory runs out, unfinished texts start again with half the rows.
+
+        Raises:
+            InputError: a prompt and ``max_new_tokens`` do not fit the model's context.
+            OutOfMemory: memory is too small for one row.
         """
         rows = min(rows, self._most_rows or rows)
         batch: LiveBatch | None = None
@@ -264,9 +277,9 @@ class Engine(PromptEncoder):
     def count_rows(self, settings: DecodingParameters, batch_size: int | None = None) -> int:
         """Return the model rows of all workers: ``batch_size``, or as many as fit in memory.
 
-        After memory ran out, there are no more than fitted then.
+        After memory ran out, there are no more than the workers retried with.
         """
-        # without pieces, logits in float32 are three times in memory for a softmax
+        # without pieces, a softmax has three copies of a row's logits in memory, of 4 bytes each
         logits_bytes = self._output.bytes_per_row if self._output else 12 * self.vocabulary
         rows = batch_size or choose_row_count(self.model, settings.max_new_tokens, logits_bytes)
         return min(rows, sum(worker._most_rows or rows for worker in self._workers))
@@ -316,14 +329,14 @@ class Engine(PromptEncoder):
     ) -> None:
         """Move texts from the queue to the batch while there is room for them.
 
-        There is room for ``rows`` model rows, but for one text in any case, and for prompts of
-        about 4 · ``rows`` tokens in the next pass. Texts beyond the model's window, which shared
-        attention does not support, are moved to ``long_requests``.
+        There is room for ``rows`` model rows, but for one text in any case. There is none after the
+        prompts of the next pass exceed ``PREFILL_TOKENS_OF_ROW`` · ``rows`` tokens. Texts beyond
+        the model's window, which shared attention does not support, are moved to ``long_requests``.
+        Raises InputError for a prompt that does not fit the model's context.
         """
         live_rows = batch.rows
         while queue and (not live_rows or live_rows + len(queue[0].prompts) <= rows):
-            # bound the memory of the pass
-            if batch.prefill_tokens > 4 * rows:
+            if batch.prefill_tokens > PREFILL_TOKENS_OF_ROW * rows:
                 break
             request = queue[0]
             prompts = [self._encode_checked(prompt, settings) for prompt in request.prompts]
@@ -457,7 +470,8 @@ class Engine(PromptEncoder):
 
         Where results are bit-identical this is 1, so one text at a time: padding would change bits.
         """
-        for message in self._window_message:
+        message = next(self._window_message, None)
+        if message is not None:
             logger.info(message)
         return 1 if self._exact else rows
 
@@ -466,11 +480,14 @@ class Engine(PromptEncoder):
     ) -> Completed:
         """Complete the next texts of the queue, as many as ``rows`` model rows allow, at least one.
 
-        They leave the queue when they are done: if memory runs out before, they stay.
+        They leave the queue when they are done: if memory runs out before, they stay. Raises
+        InputError for a prompt that does not fit the model's context.
         """
         with ExitStack() as locks:
             for lock in self._locks:
                 locks.enter_context(lock)
+
+            # Take as many texts as fit if each has as many prompts as the one with the most
             width = max(len(request.prompts) for request in islice(queue, rows))
             requests = list(islice(queue, max(1, rows // width)))
             prompts: list[list[Ids]] = []
@@ -478,6 +495,8 @@ class Engine(PromptEncoder):
                 prompts.append(
                     [self._encode_checked(prompt, settings) for prompt in request.prompts]
                 )
+
+            # Decode them
             with use_attention(self.model, self.attention.own):
                 texts = self._decode_plainly(requests, prompts, settings)
             for _ in requests:
@@ -516,7 +535,7 @@ class Engine(PromptEncoder):
                     next_live.append(text)
                     first = len(batch_rows)
                     batch_rows += text_rows
-                    newest += text.tokens[-1:] * len(text_rows)
+                    newest += [text.tokens[-1]] * len(text_rows)
                     next_rows.append(list(range(first, len(batch_rows))))
             if not next_live:
                 return texts
@@ -570,12 +589,14 @@ class Engine(PromptEncoder):
         token_log_probs = log_probs.double().cpu().numpy()
         for text, token, values in zip(texts, tokens.tolist(), token_log_probs, strict=True):
             text.tokens.append(token)
+            # the values after those of the text's own prompts are padding
             text.log_probs += values[: len(text.log_probs)]
 
     def list_banned(self, settings: DecodingParameters) -> list[int]:
         """Return the token ids that are never drawn.
 
-        These are ids without a token, and, unless a text is a line, the tokens that end a document.
+        These are ids without a token, and, if quotation marks end texts, the tokens that end a
+        document.
         """
         if settings.text_end == "quotation_mark":
             return self.unused_ids + self.ends
@@ -630,14 +651,14 @@ class Engine(PromptEncoder):
         generation_config = getattr(self.model, "generation_config", None)
         eos: Any = getattr(generation_config, "eos_token_id", None)
         tokens = {self.tokenizer.eos_token_id, self.tokenizer.pad_token_id}
-        tokens.update(np.atleast_1d(eos).tolist())
+        tokens.update(np.atleast_1d(eos).tolist())  # one id, a list of ids, or None
         return sorted(token for token in tokens if token is not None and token < self.vocabulary)
 
     def _make_stop_tables(self) -> dict[TextEnd, np.ndarray]:
         """Return ``decoding.text_end`` → (V,) whether each token ends a text.
 
-        Tokens with a line break and end tokens end every text; tokens with a quotation mark also
-        end a quoted text.
+        Tokens with a line break and end tokens end every text. Tokens with a quotation mark end a
+        text of "quotation_mark", too.
         """
         has_line_break = np.zeros(self.vocabulary, dtype=bool)
         has_quote = np.zeros(self.vocabulary, dtype=bool)
@@ -662,6 +683,7 @@ def _make_table(
         computed: the rows and prompts of the pass, in its order.
         outputs: (len(computed), H or V), the outputs of the pass; None: no pass was necessary.
     """
+    # by identity: two rows of one prompt may be equal
     indices = {id(item): index for index, item in enumerate(computed)}
     earlier: list[Tensor] = []  # of prompts that an earlier pass computed
     rows: list[list[int]] = []
@@ -765,12 +787,12 @@ def stream_in_parallel(
 
     Args:
         streams: one for each worker; it completes the requests of a queue that grows meanwhile.
-        queue: requests that wait.
+        queue: requests that wait; the caller may add further ones between two yields.
         rows: model rows of a worker's full batch. A worker gets a quarter more, so that it never
             waits.
 
     Raises:
-        Exception: the first error that a stream raises.
+        BaseException: the first error that a stream raises.
     """
     results = SimpleQueue[Result]()
     most_rows = rows + rows // 4

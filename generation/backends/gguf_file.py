@@ -54,8 +54,8 @@ _PIECE_ELEMENTS = 2**18  # numbers de-quantised together, which stay in the proc
 class StoredTensor(NamedTuple):
     """One tensor of a GGUF file."""
 
-    name: str
-    shape: tuple[int, ...]
+    name: str  # in the GGUF file
+    shape: tuple[int, ...]  # as in torch: (rows, columns)
     kind: int  # gguf.GGMLQuantizationType
     offset: int  # bytes after the header's end
 
@@ -69,17 +69,25 @@ class Header(NamedTuple):
 
 
 def read_header(file: str) -> Header:
-    """Return a file's metadata, its tensors, and where their data start."""
+    """Return a file's metadata, its tensors, and where their data start.
+
+    Of the tokenizer's tokens, the metadata have the number alone. A damaged file raises whatever
+    transformers' reader raises, e.g. ValueError or struct.error.
+    """
     blob = np.memmap(file, mode="r", dtype=np.uint8)
     metadata, count, end = _read_metadata(blob, file)
     table, end = _read_tensor_table(blob, count, end)
     alignment = metadata.get("general.alignment", 32)
     tensors = [StoredTensor(*row) for row in table]
-    return Header(metadata, tensors, -(-end // alignment) * alignment)
+    padding = -end % alignment  # the data start at the next multiple of the alignment
+    return Header(metadata, tensors, end + padding)
 
 
 def read_config(file: str | None) -> Any | None:
-    """Return transformers' config for a GGUF file of a ``PROVEN`` architecture, else None."""
+    """Return transformers' config for a GGUF file of a ``PROVEN`` architecture, else None.
+
+    A damaged file raises what ``read_header`` raises.
+    """
     if not file:
         return None
     metadata, tensors, _ = read_header(file)
@@ -87,8 +95,7 @@ def read_config(file: str | None) -> Any | None:
     if metadata["general.architecture"] not in PROVEN or metadata.get("general.name") == "mistral":
         return None
 
-    # give the metadata transformers' names; names None and -1 mean: not used
-    # the header gives the number of tokens, not the tokens
+    # Give the metadata the names of transformers' config. There, None and -1 mark unused metadata
     values: dict[str, Any] = {"vocab_size": metadata.get("tokenizer.ggml.tokens")}
     sections: Any = GGUF_TO_TRANSFORMERS_MAPPING["config"]
     for key, value in metadata.items():
@@ -96,7 +103,9 @@ def read_config(file: str | None) -> Any | None:
         name = sections.get(section, {}).get(field)
         if name not in (None, -1):
             values[name] = value
+    # transformers' table gives the architecture this name; it is not always the model_type
     values["model_type"] = PROVEN[values["model_type"]]
+    # a file without an output layer uses the embedding as one
     values["tie_word_embeddings"] = all(tensor.name != "output.weight" for tensor in tensors)
     return AutoConfig.for_model(**values)
 
@@ -112,13 +121,13 @@ def count_weight_bytes(path: str, gguf_file: str | None, dtype: str) -> int:
         gguf_file: name of the GGUF file in the folder; None: the safetensors.
         dtype: the recipe's ``model.dtype``.
 
-    Raises InputError for a damaged GGUF file.
+    Raises InputError for a missing or damaged GGUF file.
     """
     if not gguf_file:
         return sum(file.stat().st_size for file in Path(path).glob("*.safetensors"))
     with convert_model_errors(f"{path}/{gguf_file}", hint="is the file whole?"):
-        tensors = read_header(f"{path}/{gguf_file}")[1]
-    weights = sum(prod(shape) for _, shape, *_ in tensors)
+        tensors = read_header(f"{path}/{gguf_file}").tensors
+    weights = sum(prod(tensor.shape) for tensor in tensors)
     return weights * (2 if "16" in dtype else 4)
 
 
@@ -146,7 +155,8 @@ class GgufWeights:
             model = AutoModelForCausalLM.from_config(config, **NO_CODE)
         self.model_class = type(model)
 
-        # map names; a parameter that the format does not know gets a name that no tensor has
+        # Map names. For a parameter that the format does not know, get_name returns None; the key
+        # "None.weight" is the name of no tensor
         architectures = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
         gguf_names = gguf.get_tensor_name_map(
             architectures[self._architecture], config.num_hidden_layers
@@ -157,19 +167,19 @@ class GgufWeights:
             self._names[f"{gguf_names.get_name(module)}.{parameter}"] = name
 
     @property
-    def bytes(self) -> int:
+    def byte_count(self) -> int:
         """Bytes of all weights in ``dtype``."""
         return sum(prod(tensor.shape) for tensor in self._header.tensors) * self.dtype.itemsize
 
     @property
     def has_copy(self) -> bool:
-        """Whether loads keep a copy of the weights: for files neither too small nor too large."""
+        """Whether loads write a copy of the weights: for files neither too small nor too large."""
         is_slow = self.file.stat().st_size >= FEWEST_COPIED_BYTES
-        return is_slow and self.bytes <= MOST_COPIED_BYTES
+        return is_slow and self.byte_count <= MOST_COPIED_BYTES
 
     def describe_copy(self) -> str:
         """Name the copy with its size and folder, as a part of a sentence."""
-        size = f"{self.bytes / 1e9:.1f} GB"
+        size = f"{self.byte_count / 1e9:.1f} GB"
         return f"copy of the weights for faster loads, {size} in {get_prepared_folder()}"
 
     @classmethod
@@ -177,7 +187,8 @@ class GgufWeights:
         """Return the weights of a file, or None if transformers has to read them.
 
         It is None without a file, for an architecture that is not ``PROVEN``, and for a file with a
-        tensor that the model has no parameter for.
+        tensor that the model has no parameter for. A damaged file raises what ``read_header``
+        raises.
         """
         config = read_config(file)
         if not file or not config:
@@ -188,13 +199,20 @@ class GgufWeights:
         return weights
 
     def iter_layers(self) -> Iterator[dict[str, Tensor]]:
-        """Yield name in transformers → parameter, de-quantised, for one layer after the other."""
+        """Yield name in transformers → parameter, de-quantised, for one layer after the other.
+
+        The tensors before and after the layers, such as the embedding, come alone.
+        """
+        # "blk.0.attn_q.weight" and "blk.0.ffn_up.weight" are of the layer ["blk", "0"]
         by_layer = groupby(self._header.tensors, lambda tensor: tensor.name.split(".")[:2])
         for _, members in by_layer:
             yield {self._names[tensor.name]: self._dequantize(tensor) for tensor in members}
 
     def _dequantize(self, tensor: StoredTensor) -> Tensor:
-        """Read a tensor from the file, and return it in ``dtype`` and transformers' layout."""
+        """Read a tensor from the file, and return it in ``dtype`` and transformers' layout.
+
+        A file that ends too early raises ValueError.
+        """
         # Read the quantised rows
         name = tensor.name
         kind = gguf.GGMLQuantizationType(tensor.kind)
@@ -219,9 +237,10 @@ class GgufWeights:
     def read(self) -> dict[str, Tensor]:
         """Return all parameters by their name in transformers.
 
-        They are memory-mapped from the copy of an earlier load. Without one they are de-quantised,
-        and a copy is written for the next load, if ``has_copy``. A damaged copy is logged and
-        written again. If the disk has no room, a warning is logged and there is no copy.
+        They are memory-mapped from the copy of an earlier load, and ``copy_folder`` is set to it.
+        Without one they are de-quantised, and a copy is written for the next load, if ``has_copy``.
+        A damaged copy is logged and written again. If the disk has no room, a warning is logged and
+        there is no copy.
         """
         parameters: dict[str, Tensor] = {}
         if not self.has_copy:
@@ -264,9 +283,10 @@ class GgufWeights:
         """Return all parameters, de-quantised, and write them to a copy.
 
         Each layer is replaced by its memory-mapped copy, which frees its memory. After a problem
-        with the disk, the rest stays in memory, and there is no copy. Otherwise a thread completes
-        the copy.
+        with the disk, which is logged, the rest stays in memory, and there is no copy. Otherwise a
+        thread completes the copy.
         """
+        # Write a file for each layer, in a folder that no load takes for a copy
         parameters: dict[str, Tensor] = {}
         checksums: dict[str, str] = {}
         problem = ""
@@ -274,7 +294,7 @@ class GgufWeights:
         for number, layer in enumerate(self.iter_layers()):
             try:
                 if number == 0:
-                    _make_room(staging, self.bytes)
+                    _make_room(staging, self.byte_count)
                     logger.info(f"writing a {self.describe_copy()}; {REMOVE_COPIES}")
                 if not problem:
                     part = staging / f"{number:04}.safetensors"
@@ -285,11 +305,13 @@ class GgufWeights:
                 problem = get_first_line(error)
             parameters.update(layer)
 
+        # Remove the files after a problem. Files that are mapped stay readable until unmapped
         if problem:
             shutil.rmtree(staging, ignore_errors=True)
             logger.warning(f"no {self.describe_copy()}: {problem}")
             return parameters
-        # in a thread: writing to the disk takes longer than the load
+
+        # Complete the copy in a thread: flushing it to the disk takes longer than the load
         Thread(target=_publish_copy, args=(staging, copy, checksums), name="copy").start()
         return parameters
 
@@ -333,13 +355,14 @@ def _make_room(staging: Path, size: int) -> None:
     """Make the folder ``staging`` for ``size`` bytes.
 
     Copies are removed, those used longest ago first, until all together have at most
-    ``MOST_COPIED_BYTES``; so are unfinished ones of killed processes. Raises OSError if the disk
-    has too little space.
+    ``MOST_COPIED_BYTES``; so are unfinished ones of killed processes. Files beside the copies stay.
+    Raises OSError if the disk has too little space.
     """
     make_folder(staging)
     total = size
+    copies = [path for path in staging.parent.iterdir() if path.is_dir()]
     # from the copy used last to the one used longest ago
-    for copy in sorted(staging.parent.iterdir(), key=lambda path: -path.stat().st_mtime):
+    for copy in sorted(copies, key=lambda path: -path.stat().st_mtime):
         total += sum(part.stat().st_size for part in copy.iterdir())
         age = time.time() - copy.stat().st_mtime
         if total > MOST_COPIED_BYTES or (copy.name.startswith(".") and age > ABANDONED_SECONDS):
@@ -350,9 +373,12 @@ def _make_room(staging: Path, size: int) -> None:
 
 
 def _publish_copy(staging: Path, copy: Path, checksums: dict[str, str]) -> None:
-    """Write a copy's checksums, and give the complete copy its name."""
+    """Write a copy's checksums, and rename the complete copy to ``copy``.
+
+    If the disk fails, or another process has written the copy, this one is removed.
+    """
     try:
         write_text(staging / CHECKSUMS, json.dumps(checksums))
         rename_folder(staging, copy)
-    except OSError:  # another process was faster, or the disk failed
+    except OSError:
         shutil.rmtree(staging, ignore_errors=True)

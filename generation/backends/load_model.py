@@ -57,6 +57,9 @@ _UNREADABLE = "cannot be loaded as a causal language model"
 # a guess of a prompt's tokens after its shared prefix; a wrong guess costs at most one
 # out-of-memory error
 _PROMPT_TOKENS = 32
+# a guess of the numbers for each hidden unit of a token that a pass has in memory at a time
+_NUMBERS_OF_UNIT = 16
+_FEWEST_ROWS = 16
 _MEMORY_SHARE = 0.5  # of the free memory, for the rows of a batch
 _MOST_ROWS = {"cpu": 512, "cuda": 4096}  # more rows take memory and hardly any time off
 _CUDA_MEMORY = 2  # cudaErrorMemoryAllocation
@@ -105,12 +108,16 @@ def load_model(recipe: LanguageModel) -> tuple[Any, Any]:
 
 
 def _load_checked(recipe: LanguageModel) -> tuple[Any, Any]:
-    """Return the packed model and its tokenizer after ``require_servable``."""
+    """Return the packed model and its tokenizer, after the model has proved that it can serve.
+
+    Raises what ``load_model`` raises.
+    """
     _require_memory(recipe)
     place = get_model_place(recipe)
     model, tokenizer = read_model(recipe)
     check_vocabulary(tokenizer, model.config, place)
-    # count before packing: torch does not count packed weights
+
+    # Pack its layers. Count before: torch does not count packed weights
     model.parameters_as_published = model.num_parameters()
     eight_bits = resolve_dtype(recipe) == "int8"
     with (
@@ -142,6 +149,7 @@ def try_model(recipe: LanguageModel) -> str:
     A model on the Hub, on a GPU that is not here, or with weights that may exceed the free memory
     is not loaded; the line says so. Raises what ``load_model`` raises.
     """
+    # Say why it is not tried
     if not recipe.path:
         return f"model: not tried yet, its weights are on the Hub; {_LATER}"
     if recipe.device.startswith("cuda") and not torch.cuda.is_available():
@@ -152,6 +160,8 @@ def try_model(recipe: LanguageModel) -> str:
         size *= 2  # 16 bits on the disk may become float32
     if size > psutil.virtual_memory().available:
         return f"model: not tried, it may take {size / 1e9:.0f} GB; {_LATER}"
+
+    # Try it
     _load_checked(recipe)
     return (
         "model: tried: single prompts and a padded batch give equal logits, and no later token "
@@ -213,7 +223,10 @@ def read_model(recipe: LanguageModel) -> tuple[Any, Any]:
 
 @convert_hub_errors("read the language model's tokenizer")
 def load_tokenizer(recipe: LanguageModel) -> Any:
-    """Return the model's tokenizer. Raises InputError when it cannot be loaded."""
+    """Return the model's tokenizer. Raises InputError when it cannot be loaded.
+
+    From then on transformers logs errors alone, and shows no progress bars.
+    """
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     hint = None
@@ -240,8 +253,9 @@ def load_preview(recipe: LanguageModel) -> tuple[PromptEncoder, list[str]]:
     """Return a model's prompt encoder, without its weights, and lines about its dtype and copy.
 
     Raises InputError when its config or tokenizer is unusable, or a local model's weights are
-    missing.
+    missing or damaged.
     """
+    # Read the tokenizer and the config
     place = get_model_place(recipe)
     tokenizer = load_tokenizer(recipe)
     with (
@@ -251,6 +265,8 @@ def load_preview(recipe: LanguageModel) -> tuple[PromptEncoder, list[str]]:
         config = read_config(origin.get("gguf_file"))
         if config is None:
             config = AutoConfig.from_pretrained(**origin, **NO_CODE)
+
+    # Check the weights of a folder by their headers alone
     if isinstance(place, Path) and place.is_dir():
         require_safetensors(place, place)
         with convert_model_errors(place, _UNREADABLE):
@@ -258,6 +274,8 @@ def load_preview(recipe: LanguageModel) -> tuple[PromptEncoder, list[str]]:
                 with safe_open(file, framework="pt"):  # compares its header with the file's size
                     pass
     check_vocabulary(tokenizer, config, place)
+
+    # Describe the model
     lines = [f"model: {resolve_dtype(recipe)} on {recipe.device_map or recipe.device}"]
     lines += describe_copy(recipe)
     warning = describe_slow_dtype(recipe)
@@ -267,7 +285,10 @@ def load_preview(recipe: LanguageModel) -> tuple[PromptEncoder, list[str]]:
 
 
 def describe_copy(recipe: LanguageModel) -> list[str]:
-    """Return a line about the copy of a GGUF file's weights on the disk; no line without a copy."""
+    """Return a line about the copy that loads keep of a GGUF file's weights, if they keep one.
+
+    Raises InputError for an unusable GGUF file.
+    """
     if not recipe.gguf_file:
         return []
     with open_model_origin(recipe) as origin:
@@ -281,9 +302,9 @@ def describe_copy(recipe: LanguageModel) -> list[str]:
 def open_model_origin(recipe: LanguageModel) -> Iterator[dict[str, Any]]:
     """Yield the arguments with which ``from_pretrained`` finds the model.
 
-    A GGUF file is linked into a temporary folder, because transformers would prefer a
-    tokenizer.json beside it. Raises InputError for a GGUF file that transformers cannot read, or
-    reads wrong.
+    A GGUF file is linked into a temporary folder, which exists during the block, because
+    transformers would prefer a tokenizer.json beside it. Raises InputError for a GGUF file that is
+    not on the Hub, or that transformers cannot read or reads wrong.
     """
     if not recipe.gguf_file:
         name = get_model_name(recipe)
@@ -306,7 +327,7 @@ def _find_gguf(recipe: LanguageModel, name: str) -> Path:
         return Path(recipe.path).resolve() / name
     try:
         return Path(hf_hub_download(recipe.repo_id or "", name, revision=recipe.revision))
-    except LocalEntryNotFoundError:  # no Hub answers
+    except LocalEntryNotFoundError:  # a subclass of the next error: the Hub cannot be reached
         raise
     except EntryNotFoundError:
         raise InputError(
@@ -318,12 +339,14 @@ def _find_gguf(recipe: LanguageModel, name: str) -> Path:
 
 def _check_gguf(file: Path) -> None:
     """Raise InputError for a GGUF file that transformers cannot read, or reads wrong."""
+    # Read its header
     hint = "is the file whole? Download it again"
     with convert_model_errors(file, "cannot be read as a GGUF file", hint=hint):
         metadata, tensors = read_gguf_metadata(str(file))
     kind = str(metadata["general.architecture"])
     takes_scaling = kind in _SCALED_BY_CONFIG
 
+    # Refuse what transformers does not read
     if _ALIASES.get(kind, kind) not in GGUF_SUPPORTED_ARCHITECTURES and not takes_scaling:
         raise InputError(
             file,
@@ -337,6 +360,8 @@ def _check_gguf(file: Path) -> None:
             f"is one of {parts} parts",
             hint="join them: llama-gguf-split --merge",
         )
+
+    # Refuse scaled positions (RoPE) that transformers would leave out
     scaling = [name for name in tensors if name.startswith(("rope_freqs", "rope_factors"))]
     if metadata.get(f"{kind}.rope.scaling.type", "none") != "none":
         scaling.append(f"{kind}.rope.scaling.type")
@@ -400,7 +425,7 @@ def get_torch_dtype(recipe: LanguageModel) -> torch.dtype:
 def describe_slow_dtype(recipe: LanguageModel) -> str | None:
     """Return a warning for a dtype that this CPU does not multiply natively, or None.
 
-    Texts are the same, but take longer.
+    Such a dtype is correct and slow. For a GPU, and with ``device_map``, there is no warning.
     """
     if recipe.device != "cpu" or recipe.device_map:
         return None
@@ -443,10 +468,15 @@ def _get_device(name: str) -> torch.device:
 
 
 def check_vocabulary(tokenizer: Any, config: Any, where: object) -> None:
-    """Raise InputError, which names ``where``, for a tokenizer that cannot be used.
+    """Raise InputError for a tokenizer that cannot be used.
 
     Such a tokenizer loses the quotation mark that opens a text, has no tokens, or has ids beyond
     the model's vocabulary.
+
+    Args:
+        tokenizer: transformers' tokenizer.
+        config: the model's config.
+        where: the model's name in the error.
     """
     vocabulary = config.get_text_config().vocab_size
     ids = tokenizer('Sentence 2: "').input_ids
@@ -460,8 +490,9 @@ def check_vocabulary(tokenizer: Any, config: Any, where: object) -> None:
 def choose_row_count(model: Any, max_new_tokens: int, logits_bytes: int) -> int:
     """Return how many model rows to decode together.
 
-    These are as many as fit in half of the free memory, at least 16 and at most ``_MOST_ROWS``. The
-    first time that there are fewer for a model, this is logged.
+    These are as many as fit in half of the free memory, at least ``_FEWEST_ROWS`` and at most
+    ``_MOST_ROWS``. The first time that there are fewer than ``_MOST_ROWS`` for a model, this is
+    logged.
 
     Args:
         model: transformers' model, on its device.
@@ -469,6 +500,7 @@ def choose_row_count(model: Any, max_new_tokens: int, logits_bytes: int) -> int:
         logits_bytes: bytes that the output layer needs for a row, beside the row's keys, values and
             activations.
     """
+    # Find the free memory of the device
     embedding = model.get_input_embeddings().weight
     config = model.config.get_text_config()
     if embedding.device.type == "cuda":
@@ -476,20 +508,20 @@ def choose_row_count(model: Any, max_new_tokens: int, logits_bytes: int) -> int:
     else:
         free = psutil.virtual_memory().available
 
-    # Estimate the bytes of a row
+    # Estimate the bytes of a row: keys and values, states, activations in float32, logits
     layers = config.per_layer_config
     key_numbers = sum(_count_key_numbers(layer) for layer in layers)
-    token_bytes = 2 * key_numbers * embedding.element_size()
+    token_bytes = 2 * key_numbers * embedding.element_size()  # values have as many numbers as keys
     cache_bytes = token_bytes * (_PROMPT_TOKENS + max_new_tokens)
     # twice: states are copied before the old ones are freed
     cache_bytes += 2 * getattr(model, "state_bytes", 0)
-    activation_bytes = 4 * _PROMPT_TOKENS * 16 * config.hidden_size
+    activation_bytes = 4 * _PROMPT_TOKENS * _NUMBERS_OF_UNIT * config.hidden_size
     row_bytes = int(cache_bytes + activation_bytes) + logits_bytes
 
     # Choose as many as fit
     most = _MOST_ROWS.get(embedding.device.type, _MOST_ROWS["cpu"])
     fitting = int(_MEMORY_SHARE * free / row_bytes)
-    rows = max(16, min(most, fitting))
+    rows = max(_FEWEST_ROWS, min(most, fitting))
     if rows < most and not getattr(model, "has_logged_fewer_rows", False):
         model.has_logged_fewer_rows = True
         logger.info(
@@ -515,8 +547,8 @@ def _count_key_numbers(layer: Any) -> int:
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether Python, the system or torch reports that memory ran out.
 
-    The type of the error tells it, except for plain RuntimeErrors, which torch's allocator on a CPU
-    and CUDA's libraries raise: there the message does.
+    The type or number of the error decides. Torch's allocator on a CPU and CUDA's libraries raise
+    plain RuntimeErrors, where the message decides.
     """
     if isinstance(error, (MemoryError, torch.OutOfMemoryError, OutOfMemory)):
         return True
@@ -530,9 +562,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def convert_out_of_memory(purpose: str, hint: str) -> Iterator[None]:
-    """Raise every out-of-memory error of a block as OutOfMemory.
+    """Raise every out-of-memory error of a block as OutOfMemory; other errors pass unchanged.
 
-    A process without torch can unpickle it.
+    Unlike torch's error, a process without torch can unpickle OutOfMemory.
 
     Args:
         purpose: the end of the message "memory: is too small ...", e.g. ``for the model``.

@@ -26,7 +26,7 @@ from sts_dino.generation.backends.batch import (
 )
 from sts_dino.generation.backends.output_layer import get_precision
 from sts_dino.generation.backends.protocol import Request
-from sts_dino.generation.backends.shared_attention import NAME, attend, run_pass
+from sts_dino.generation.backends.shared_attention import SHARED_ATTENTION, attend, run_pass
 from sts_dino.hub.durable import write_text
 from sts_dino.hub.errors import InputError
 
@@ -97,11 +97,12 @@ class AttentionPath:
 
 @torch.inference_mode()
 def require_servable(model: Any, where: object) -> None:
-    """Raise InputError, which names ``where``, unless a loaded model can serve. Five short passes.
+    """Raise InputError, which names ``where``, unless a loaded model can serve.
 
-    Its logits are finite. A later token changes no earlier logit. Two prompts in one padded batch,
-    read as the plain loop reads them, get the logits of the model's own pass. Errors that the model
-    raises are not converted. ``model.state_bytes`` is set to the bytes of a row's states.
+    It can serve under three conditions, which at most five short passes test. Its logits are
+    finite. A later token changes no earlier logit. Two prompts in one padded batch, read as the
+    plain loop reads them, get the logits of the model's own pass. Errors that the model raises are
+    not converted. ``model.state_bytes`` is set to the bytes of a row's states.
     """
     kind = model.config.get_text_config().model_type
     ids = _draw_tokens(model)
@@ -148,7 +149,8 @@ def _compute_padded_logits(model: Any, ids: np.ndarray) -> Tensor:
     """Return logits (5, V) of two prompts of unequal length, read as the plain loop reads them.
 
     The prompts are the trial's, and all its tokens but the last. Then one more token is read after
-    the second, the first and again the second prompt, as for three texts.
+    the second, the first and again the second prompt, as for three texts. ``model.state_bytes`` is
+    set.
     """
     tokens = ids.tolist()
     batch = PlainBatch(model, [tokens[:PROMPT], tokens[:-1]])
@@ -162,21 +164,24 @@ def _compute_padded_logits(model: Any, ids: np.ndarray) -> Tensor:
 def find_path(model: Any) -> AttentionPath:
     """Find out by a trial how a model reads, set its attention accordingly, and return it.
 
-    For weights with a copy for faster loads, the result is stored beside the copy: the trial takes
-    14 seconds for 1.5 billion parameters. With another torch, processor or code of the trial it is
-    repeated.
+    For weights with a copy for faster loads, a result with shared attention is stored in the folder
+    of the copy: the trial takes 14 seconds for 1.5 billion parameters. With another torch,
+    processor or code of the trial it is repeated.
     """
     folder = getattr(model, "copy_folder", None)
     if folder is None:
         return _try_shared_attention(model)
 
+    # Read the result of an earlier load; a damaged one is replaced
     file = folder / f"attention-{_hash_trial(model)}.json"
     with suppress(OSError, ValueError, TypeError):
         path = AttentionPath(**json.loads(file.read_bytes()))
-        _set_attention(model, NAME)
+        _set_attention(model, SHARED_ATTENTION)
         return path
+
+    # Try the model. A failed trial is not stored: memory may have been too small
     path = _try_shared_attention(model)
-    if path.shared:  # a failed trial is repeated: memory may have been too small
+    if path.shared:
         with suppress(OSError):
             write_text(file, json.dumps(asdict(path)))
     return path
@@ -238,7 +243,7 @@ def _try_shared_attention(model: Any) -> AttentionPath:
     if difference:
         reason = f"its logits differ from those of the model's own attention: {difference}"
         return AttentionPath(False, reason, own)
-    _set_attention(model, NAME)
+    _set_attention(model, SHARED_ATTENTION)
     return AttentionPath(True, "gives the logits of the model's own attention", own, window)
 
 
@@ -322,7 +327,7 @@ def _make_likely(model: Any, ids: np.ndarray) -> np.ndarray:
 
 
 def _describe_difference(logits: Tensor, expected: Tensor, rounding: float | None) -> str | None:
-    """Return how far logits differ from the expected ones as a phrase; None: within the limits.
+    """Return how far logits (n, V) differ from the expected ones, as a phrase; None: not too far.
 
     In float32 (``rounding`` is None) the largest error counts. In half precision the worst of some
     million logits says little. There the mean error has to be about that of another order of the
@@ -350,7 +355,10 @@ def _describe_difference(logits: Tensor, expected: Tensor, rounding: float | Non
 
 
 def _make_no_mask(local_size: int | None = None, **_: Any) -> None:
-    """Return no mask, as shared attention needs; note the window or chunk that a model requests."""
+    """Return no mask, as shared attention needs; note the window or chunk that a model requests.
+
+    This is a function of transformers' ``AttentionMaskInterface``. ``local_size``: tokens.
+    """
     if local_size:
         _WINDOWS.get().add(int(local_size))
 

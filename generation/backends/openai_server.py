@@ -58,9 +58,10 @@ from sts_dino.hub.untrusted import join_lines
 
 logger = logging.getLogger(__name__)
 
-_KEY = "OPENAI_API_KEY"
+_KEY_VARIABLE = "OPENAI_API_KEY"
 _AGAIN = "run the same command again: what was answered is kept"
 _LONGEST_PAUSE = 120.0  # longest Retry-After, in seconds, after which a request is sent again
+_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")  # a Retry-After that is not a date
 # headers of OpenAI and others: what remains of a limit → after how long the limit is whole again
 _LIMIT_HEADERS = {
     "x-ratelimit-remaining-requests": "x-ratelimit-reset-requests",
@@ -68,11 +69,11 @@ _LIMIT_HEADERS = {
 }
 _SECONDS_OF_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 _DURATION_PART = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h|)")  # of "6m0s", "12ms" or "7.5"
-_ANSWERS_TO_SPEED_UP = 20
+_ANSWERS_TO_SPEED_UP = 20  # answers other than 429 before one more request may be in flight
 _BYTES_PER_TOKEN = 3  # of a prompt; a low guess, so that the reserved price is rather too high
 _QUOTED_LENGTH = 200  # characters of a server's message in an error
 _CONNECT_SECONDS = 10.0
-_NEW_LIMIT = "max_completion_tokens"
+_NEW_LIMIT_FIELD = "max_completion_tokens"  # OpenAI's later name of max_tokens
 _LONGEST_ANSWER = 16 * 2**20  # bytes; most have a few kilobytes
 _CONTROL_TOKEN = re.compile(r"<\|[^\s<>|]{1,40}\|>|</?s>|<(?:start|end)_of_turn>|\[/?INST\]")
 
@@ -94,16 +95,17 @@ _MODELS = "SELECT model, count(*) FROM answers WHERE model IS NOT NULL GROUP BY 
 
 
 class AnswerCache:
-    """The answers of a run in an SQLite file.
+    """The answers of a run in an SQLite file; without a path in a temporary file of this process.
 
-    Without a path they are stored until the process ends, in a temporary file.
+    All methods raise RunError if the disk fails, InputError for a file that is not such a database.
     """
 
     def __init__(self, path: Path | None):
+        """Open the file, and make it if necessary."""
         self.path = path
         self._lock = threading.Lock()
         if path is not None:
-            make_folder(path.parent)  # SQLite syncs the file's own name
+            make_folder(path.parent)  # flushes the folder's name; SQLite flushes the file's
         with self._lock_connection():
             self._connection = sqlite3.connect(
                 path or "", timeout=60, check_same_thread=False, isolation_level=None
@@ -120,9 +122,10 @@ class AnswerCache:
         return Answer(*row[1:]) if row else None
 
     def add(self, keys: Sequence[bytes], answers: Sequence[Answer]) -> None:
-        """Store the answers of one request, each under its key; there may be more keys.
+        """Store the answers of one request, each under its key; any thread may call.
 
-        All of them are on the disk when this returns. Any thread may call.
+        There may be more keys than answers; the last keys then get none. With a path, all answers
+        are on the disk when this returns.
         """
         rows = [(key, *astuple(answer)) for key, answer in zip(keys, answers, strict=False)]
         # one transaction, which an error rolls back
@@ -149,21 +152,20 @@ class AnswerCache:
 
     @contextmanager
     def _lock_connection(self) -> Iterator[None]:
-        """Hold the lock during a block. Raises RunError if the disk fails, InputError for a file
-        that is not such a database.
-        """
+        """Hold the lock during a block, and convert the errors of SQLite."""
+        place = self.path or "temporary file of a server's answers"
         try:
             with self._lock:
                 yield
         except sqlite3.OperationalError as error:
             raise RunError(
-                self.path,
+                place,
                 f"cannot keep answers: {error}",
                 hint="free some space or fix its permissions, and run the same command again",
             ) from error
         except sqlite3.DatabaseError as error:
             raise InputError(
-                self.path,
+                place,
                 f"is not a journal of answers: {error}",
                 hint="move it away; what it held will be asked, and paid for, again",
             ) from error
@@ -184,13 +186,13 @@ def hash_request(*values: Any) -> bytes:
 
 @dataclass(frozen=True)
 class Advice:
-    """What the user can change after a failed request, in the hints of errors.
+    """What the user can change after a failed request, as parts of the hints of errors.
 
-    address: the URL.
-    names: the URL's end, and the name of the model.
-    slow: a server that answers late.
-    fields: the fields of a request that is refused.
-    long: a text that is too long for the model.
+    address: the setting with the server's URL.
+    names: after HTTP 404, for a wrong URL or name of the model.
+    slow: after a timeout.
+    fields: after a refused request.
+    long: after a text that is too long for the model.
     """
 
     address: str
@@ -236,6 +238,21 @@ def parse_duration(text: str) -> float:
     return sum(float(number) * _SECONDS_OF_UNITS[unit] for number, unit in parts)
 
 
+def _read_key() -> str:
+    """Return the API key of the environment, without blanks around it; "" without one.
+
+    Raises InputError, which does not show the key, for one that no HTTP header can hold.
+    """
+    key = os.environ.get(_KEY_VARIABLE, "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise InputError(
+            _KEY_VARIABLE,
+            "holds letters beyond ASCII, or a control character such as a line break",
+            allowed="the key alone, as the server's operator gave it",
+        )
+    return key
+
+
 class Pace:
     """How many requests may be in flight (``allowed``), and when the next one may start.
 
@@ -258,16 +275,18 @@ class Pace:
 
         Args:
             status: HTTP status of the answer.
-            retry_after: its header Retry-After, in seconds; other values are ignored.
+            retry_after: its header Retry-After, in seconds; other values are ignored. After 429 no
+                request starts for so long.
         """
         with self._lock:
             self._answers += 1
             if status == 429:
-                # the answers of one burst halve the number once
+                # the answers of one burst halve the number once: after a change, as many answers as
+                # may be in flight have to arrive before the next one
                 if self._answers >= self.allowed or self.allowed == self.concurrency:
                     self.allowed = max(1, self.allowed // 2)
                     self._answers = 0
-                if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", retry_after):
+                if _SECONDS.fullmatch(retry_after):
                     self._stop_requests(float(retry_after))
             elif self._answers >= _ANSWERS_TO_SPEED_UP and self.allowed < self.concurrency:
                 self.allowed += 1
@@ -317,13 +336,14 @@ class _AnswerLimits(threading.local):
     bytes_left = 0
 
     def start(self, seconds: float) -> None:
-        """Start the answer of this thread."""
+        """Start the limits of this thread's next answer, which has so many seconds."""
         self.deadline = time.monotonic() + seconds
         self.bytes_left = _LONGEST_ANSWER
 
     def watch_connection(self, event: str, info: dict[str, Any]) -> None:
-        """Replace the method ``read`` of a new connection by ``_read`` (httpx's extension
-        ``trace``).
+        """Replace the method ``read`` of a new connection by ``_read``.
+
+        httpx calls this function for each event of a request that has it as extension ``trace``.
         """
         if event.endswith(("connect_tcp.complete", "start_tls.complete")):
             stream = info["return_value"]
@@ -348,9 +368,14 @@ class Client:
     """
 
     def __init__(self, server: Server, advice: Advice = GENERATOR_ADVICE):
+        """Make the client; no request is sent yet.
+
+        Raises InputError for a key, a proxy or a file of certificates in the environment that
+        cannot be used.
+        """
         self.server = server
         self.advice = advice
-        self._key = os.environ.get(_KEY, "")
+        self._key = _read_key()
         self._limits = _AnswerLimits()
         self.pace = Pace(server.concurrency)
         require_usable()
@@ -382,7 +407,8 @@ class Client:
 
     def _limit_answer(self, request: httpx2.Request) -> None:
         """Before a request is sent: wait until it may start, and start the limits of its answer."""
-        if "trace" not in request.extensions:  # a redirect has the extensions of its request
+        # a redirect has the extensions of its request, and stays within the limits of that one
+        if "trace" not in request.extensions:
             self.pace.wait()
             self._limits.start(self.server.timeout)
             request.extensions["trace"] = self._limits.watch_connection
@@ -424,8 +450,9 @@ class Client:
         """Return the JSON that answers a request. ``fields``: the names of the request's fields.
 
         Raises:
-            InputError: the server refuses the key or the request.
-            RunError: the request fails after all retries.
+            InputError: the server refuses the key or the request, does not have the path or model,
+                or redirects to another server.
+            RunError: the request fails after all retries, or its answer is not JSON.
         """
         try:
             payload = send()
@@ -472,7 +499,10 @@ class Client:
             raise self.make_error("its answer holds the API key", "change the key")
 
     def _explain_status(self, error: openai.APIStatusError, fields: Iterable[str]) -> StsDinoError:
-        """Return the error for an HTTP status of failure."""
+        """Return the error for an answer with a status of failure.
+
+        ``fields``: the names of the request's fields.
+        """
         place = f"server {self.server.base_url}"
         status = error.status_code
         body = error.response.text
@@ -480,7 +510,7 @@ class Client:
             credentials = "the key in" if self._key else "a request without a key; set"
             return InputError(
                 place,
-                f"refuses (HTTP {status}) {credentials} {_KEY}",
+                f"refuses (HTTP {status}) {credentials} {_KEY_VARIABLE}",
                 hint="give a key that it accepts",
             )
         target = error.response.headers.get("elsewhere")
@@ -495,8 +525,8 @@ class Client:
         if status == 404:
             return InputError(place, problem, hint=self.advice.names)
         if status in (408, 409, 429) or status >= 500:
-            seconds = error.response.headers.get("retry-after")
-            delay = f"after {self.quote(seconds)} s " if seconds else ""
+            seconds = error.response.headers.get("retry-after", "")
+            delay = f"after {seconds} s " if _SECONDS.fullmatch(seconds) else ""
             failure = BrokenRequestError if status in (500, 501) else RunError
             return failure(place, problem, hint=f"{delay}{_AGAIN}")
         hint = f"fields sent: {', '.join(fields)}; {self.advice.fields}"
@@ -525,7 +555,8 @@ class OpenAIServer:
         """Make the writer of a recipe's section ``model``; no request is sent yet.
 
         Its answers are stored beside the run ``directory``, without one in a temporary file.
-        Raises InputError for a published recipe, which does not name the server's address.
+        Raises InputError for a published recipe, which does not name the server's address, and what
+        ``Client`` and ``AnswerCache`` raise.
         """
         assert model.server is not None, "sts_dino.hub.contract.recipe checks this"
         self.model = model
@@ -541,7 +572,8 @@ class OpenAIServer:
         self._cache = AnswerCache(path)
         self._spent_lock = threading.Lock()
         self._spent = self.usage["cost"] or 0.0  # on stored answers; 0 without prices
-        self._has_few_choices = False  # whether it gave fewer texts than asked; a warning said so
+        # whether the server gave fewer texts than requested, which is logged once
+        self._has_few_choices = False
         self._refuses_choices = False  # whether the server refuses the field n
         self._refuses_max_tokens = False  # whether it takes max_completion_tokens instead
         self._reserved = 0.0  # the highest cost of the requests under way
@@ -557,30 +589,33 @@ class OpenAIServer:
 
         When a request fails for good, no other starts. Those in flight are waited for, and their
         answers are stored. Texts of one answer (``contrast``, ``choices``) share its request.
+        Raises what ``_fetch_answers`` and ``_prove_structured_output`` raise.
         """
         self.client.pace.allow()
         if queue and self.server.structured_output:
             self._prove_structured_output(queue[0], settings)
         pool = ThreadPoolExecutor(self.server.concurrency, thread_name_prefix="openai")
-        futures: dict[bytes, Future[list[Answer]]] = {}
-        in_flight: dict[Future[list[Answer]], list[Request]] = {}
+        # both by the first key of the HTTP request; finished ones are removed
+        in_flight: dict[bytes, Future[list[Answer]]] = {}
+        texts: dict[bytes, list[Request]] = {}
         try:
             while queue or in_flight:
-                # send requests; one that is under way has more texts
+                # Send HTTP requests; a text of one that is in flight needs no other one
                 while queue and len(in_flight) < self.client.pace.allowed:
                     request = queue.popleft()
                     post = self._make_post(request, settings)
-                    future = futures.get(post.keys[0])
-                    if future is None or future not in in_flight:
-                        future = pool.submit(self._fetch_answers, post, settings)
-                        futures[post.keys[0]] = future
-                    in_flight.setdefault(future, []).append(request)
+                    key = post.keys[0]
+                    if key not in in_flight:
+                        in_flight[key] = pool.submit(self._fetch_answers, post, settings)
+                        texts[key] = []
+                    texts[key].append(request)
 
-                # hand over the texts of an answer
-                finished, _ = wait(in_flight, return_when=FIRST_COMPLETED)
-                for future in finished:
-                    answers = future.result()
-                    for request in in_flight.pop(future):
+                # Hand over the texts of the answers
+                wait(in_flight.values(), return_when=FIRST_COMPLETED)
+                finished = [key for key, future in in_flight.items() if future.done()]
+                for key in finished:
+                    answers = in_flight.pop(key).result()
+                    for request in texts.pop(key):
                         answer = self._choose_answer(request, answers)
                         if answer is None:
                             queue.appendleft(replace(request, choice=None))
@@ -593,7 +628,10 @@ class OpenAIServer:
             pool.shutdown(cancel_futures=True)
 
     def _choose_answer(self, request: Request, answers: Sequence[Answer]) -> Answer | None:
-        """Return the answer with a request's text; None where the server gave fewer choices."""
+        """Return the answer with a request's text; None where the server gave fewer choices.
+
+        The first time, a warning is logged.
+        """
         index = 0 if request.choice is None else request.choice.number
         if index < len(answers):
             return answers[index]
@@ -606,14 +644,15 @@ class OpenAIServer:
         return None
 
     def choose_queue_length(self, settings: DecodingParameters, batch_size: int | None) -> int:
-        """Return the number of concurrent requests, see ``Writer.choose_queue_length``."""
-        return self.server.concurrency
+        """Return the texts of all concurrent requests, see ``Writer.choose_queue_length``."""
+        texts_of_request = self.server.choices * len(list_answer_keys(self.server))
+        return self.server.concurrency * texts_of_request
 
     def _prove_structured_output(self, request: Request, settings: DecodingParameters) -> None:
-        """Raise InputError when the first answer is not JSON of the schema.
+        """Send a request, and raise InputError when its answer is not JSON of the schema.
 
-        Some servers ignore ``response_format``. The answer is cached like any other, so it is paid
-        for once.
+        Some servers ignore ``response_format``. An answer that was cut proves nothing. The answer
+        is cached like any other, so it is paid for once. Raises what ``_fetch_answers`` raises.
         """
         answer = self._fetch_answers(self._make_post(request, settings), settings)[0]
         text, problem = extract_structured_text(answer.text, list_answer_keys(self.server)[0])
@@ -627,7 +666,7 @@ class OpenAIServer:
             )
 
     def _make_post(self, request: Request, settings: DecodingParameters) -> _Post:
-        """Return the HTTP request for a text. Texts of one answer have the same."""
+        """Return the HTTP request for a text; texts of one answer have the same one."""
         path = "/chat/completions" if self.model.chat_template else "/completions"
         body = make_body(self.model, self.server, request, settings)
         if request.choice is None:
@@ -642,8 +681,9 @@ class OpenAIServer:
     def _fetch_answers(self, post: _Post, settings: DecodingParameters) -> list[Answer]:
         """Return the answers of a request from the cache, else from the server, and cache them.
 
-        There is one answer for each choice, at least one. Raises RunError for a request beyond the
-        budget.
+        There is one answer for each choice of the server, at least one. Raises what
+        ``Client.post``, ``read_answers`` and ``_keep_budget`` raise, and RunError for JSON of
+        another form and for an answer with the API key.
         """
         cached = [answer for answer in map(self._cache.find, post.keys) if answer is not None]
         if cached:
@@ -676,7 +716,7 @@ class OpenAIServer:
                 logger.debug("a request with n is refused; it is sent again without n")
         body = {name: value for name, value in post.body.items() if name != "n"}
         payload = self._post_limited(post.path, body)
-        if not self._refuses_choices:  # the field was the reason: the rest is taken
+        if not self._refuses_choices:  # without n the request is accepted, so n was the reason
             self._refuses_choices = True
             logger.warning(
                 f"server {self.server.base_url}: refuses several texts in one request (the field "
@@ -694,21 +734,23 @@ class OpenAIServer:
             try:
                 return self.client.post(path, body)
             except RefusedRequestError as error:
-                if _NEW_LIMIT not in str(error):
+                if _NEW_LIMIT_FIELD not in str(error):
                     raise
-        renamed = {_NEW_LIMIT if name == "max_tokens" else name: body[name] for name in body}
+        renamed = {name: value for name, value in body.items() if name != "max_tokens"}
+        renamed[_NEW_LIMIT_FIELD] = body["max_tokens"]
         payload = self.client.post(path, renamed)
         self._refuses_max_tokens = True
         return payload
 
     @contextmanager
     def _keep_budget(self, body: dict[str, Any]) -> Iterator[Callable[[Sequence[Answer]], None]]:
-        """Reserve the highest price of a request during a block; yield a function that adds the
-        price of its answers.
+        """Reserve the highest price of a request during a block.
 
-        Raises RunError for a request beyond the budget. The function raises InputError for
-        answers without a number of tokens, if there is a budget.
+        Yields a function that adds the price of the request's answers to what is spent. Raises
+        RunError for a request beyond the budget. The function raises InputError for answers without
+        a number of tokens, if there is a budget.
         """
+        # Reserve the price of the prompt and of as many generated tokens as the request allows
         budget = self.server.budget
         prompt_bytes = len(json.dumps(body.get("messages") or body.get("prompt")).encode())
         most_tokens = body["max_tokens"] * body.get("n", 1)
@@ -717,8 +759,9 @@ class OpenAIServer:
             if budget is not None and self._spent + self._reserved + highest > budget:
                 raise RunError(
                     f"server {self.server.base_url}",
-                    f"the budget of {budget:g} is used up: {self._spent:.4f} spent, and the next "
-                    f"request may cost {highest:.4f}",
+                    f"the budget of {budget:g} is used up: {self._spent:.4f} spent, and the "
+                    "requests in flight with the next one may cost "
+                    f"{self._reserved + highest:.4f}",
                     hint="run the same command again with a larger --budget "
                     "(model.server.budget): what was answered is kept",
                 )
@@ -736,6 +779,7 @@ class OpenAIServer:
             with self._spent_lock:
                 self._spent += self._compute_price(first.prompt_tokens or 0, completion_tokens)
 
+        # Release it after the request, whether it failed or not
         try:
             yield add_cost
         finally:
@@ -770,13 +814,15 @@ class OpenAIServer:
     def count_tokens(self, text: str) -> int:
         """Return how many tokens the model's tokenizer makes of ``text``.
 
-        The tokenizer is read from ``model.path`` or ``model.repo_id``.
+        The tokenizer is read from ``model.path`` or ``model.repo_id``. Raises InputError without
+        one.
         """
         return len(self._tokenizer(text, add_special_tokens=False).input_ids)
 
     def is_control(self, text: str) -> bool:
-        """Return whether ``text`` holds a common control token; those of the served model are
-        unknown.
+        """Return whether ``text`` holds a control token that is common among models.
+
+        Those of the served model are unknown.
         """
         return _CONTROL_TOKEN.search(text) is not None
 
@@ -788,7 +834,10 @@ class OpenAIServer:
 
     @cached_property
     def _tokenizer(self) -> Any:
-        """The tokenizer of ``model.path`` or ``model.repo_id``. Raises InputError without one."""
+        """The tokenizer of ``model.path`` or ``model.repo_id``.
+
+        Raises InputError without one, and for one on the Hub without ``model.revision``.
+        """
         name = self.model.path or self.model.repo_id
         if name is None:
             raise InputError(

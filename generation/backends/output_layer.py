@@ -21,13 +21,13 @@ from transformers.pytorch_utils import Conv1D
 from sts_dino.generation.backends.batch import KVCaches, LiveBatch
 from sts_dino.generation.backends.protocol import Request
 from sts_dino.generation.backends.self_debiasing import NextTokenLogits, find_largest
-from sts_dino.generation.backends.shared_attention import CURRENT, ROW_ALIGN, run_pass
+from sts_dino.generation.backends.shared_attention import CURRENT_PASS, ROW_ALIGN, run_pass
 
 PIECE = 4096  # tokens whose logits are computed together: they stay in the processor's cache
-SMALLEST = 16_384  # a smaller vocabulary (tokens) is faster as a whole
+SMALLEST_VOCABULARY = 16_384  # a smaller vocabulary (tokens) is faster as a whole
 TILE = 8  # tokens of a tile; in a piece they are (length of the piece / TILE) apart
 PIECE_TILES = PIECE // TILE
-TRIED = 8  # prompts on which the output layer in pieces is compared with the model's own
+TRIED_PROMPTS = 8  # prompts on which the output layer in pieces is compared with the model's own
 # tiles of a row in half precision whose logits are computed again for the row's normaliser
 REFINED = 4
 # most numbers of the weight that are read together for single logits: 64 MB, 1 GB
@@ -187,7 +187,7 @@ class LogitsInPieces(NextTokenLogits):
         return logits.masked_fill_(ids > last, -torch.inf), ids
 
     def get_rows(self, rows: Tensor) -> Tensor:
-        """Return all logits (n, V) of the rows (n,), which should be few."""
+        """Return all logits (n, V) of the rows (n,), which should be few: they are in memory."""
         states = self._hidden[nn.functional.pad(rows, (0, -len(rows) % ROW_ALIGN))]
         pieces = list(self._layer.compute_pieces(states, self._banned))
         logits = torch.cat(pieces, dim=1)[: len(rows)]
@@ -199,8 +199,9 @@ class LogitsInPieces(NextTokenLogits):
 
 
 class HiddenStatesOfPasses(nn.Module):
-    """Replaces a model's output layer: passes of ``shared_attention.run_pass`` end with hidden
-    states, all other uses of the model with logits.
+    """Replaces a model's output layer, so that a pass ends with hidden states.
+
+    A pass is one of ``shared_attention.run_pass``. All other uses of the model end with logits.
     """
 
     def __init__(self, layer: nn.Linear):
@@ -209,7 +210,7 @@ class HiddenStatesOfPasses(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return ``hidden`` (..., H) itself in a pass, else logits (..., V)."""
-        return hidden if CURRENT.get(None) else self.layer(hidden)
+        return hidden if CURRENT_PASS.get(None) else self.layer(hidden)
 
 
 @torch.inference_mode()
@@ -221,7 +222,7 @@ def take_output_layer(model: Any) -> OutputLayer | None:
     changes its logits (by a scale) would change the hidden states instead.
     """
     layer = model.get_output_embeddings()
-    if type(layer) is not nn.Linear or len(layer.weight) < SMALLEST:
+    if type(layer) is not nn.Linear or len(layer.weight) < SMALLEST_VOCABULARY:
         return None
     expected = _run_short_prompts(model).float()
 
@@ -240,17 +241,17 @@ def take_output_layer(model: Any) -> OutputLayer | None:
 
 
 def _run_short_prompts(model: Any) -> Tensor:
-    """Return the forward pass's outputs (TRIED, V or H) after prompts of two tokens each."""
+    """Return a pass's outputs (TRIED_PROMPTS, V or H) after prompts of two tokens each."""
     batch = LiveBatch(KVCaches(), [], model.get_input_embeddings().weight.device)
-    prompts = [((first, first + 1), -1) for first in range(TRIED)]
+    prompts = [((first, first + 1), -1) for first in range(TRIED_PROMPTS)]
     batch.add(Request("", (), 0), prompts)
     return run_pass(model, batch.make_next_pass())
 
 
-TYPES = (torch.float32, torch.bfloat16)
+PACKABLE_DTYPES = (torch.float32, torch.bfloat16)
 # torch.cpu.get_capabilities' names of instructions that sum 8-bit products
 VNNI = ("avx512_vnni", "avx_vnni")
-ROWS = 128  # of a weight that are rounded together, which bounds the memory for it
+ROUNDED_ROWS = 128  # of a weight that are rounded together, which bounds the memory for it
 _TINY = 1e-9  # least scale: a row of zeros must not divide by 0
 
 
@@ -266,6 +267,7 @@ class PackedLinear(nn.Module):
     def __init__(self, weight: Tensor, bias: Tensor | None):
         super().__init__()
         self.out_features, self.in_features = weight.shape
+        # 256: rows of an input for which oneDNN chooses the order; inputs may have any number
         self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 256)
         self.weight = weight.new_empty(0)  # Mamba reads the dtype of the output layer's weight
         self.bias = bias
@@ -285,16 +287,21 @@ class Int8Linear(nn.Module):
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
+        """Round and pack ``weight`` (out, in); ``bias`` is (out,)."""
         super().__init__()
         self.out_features, self.in_features = weight.shape
         self.bias = bias
-        self.levels = 127 if cpu_has(*VNNI) else 63
+        self.levels = 127 if cpu_has(*VNNI) else 63  # largest absolute value of a rounded input
+
+        # Round the weight to -127 ... 127, some rows at a time
         largest = weight.abs().amax(dim=1).float()
         self.scale = largest.clamp_(min=_TINY).div_(127)
         rounded = torch.empty(weight.shape, dtype=torch.int8)
-        for start in range(0, self.out_features, ROWS):
-            part = slice(start, start + ROWS)
+        for start in range(0, self.out_features, ROUNDED_ROWS):
+            part = slice(start, start + ROUNDED_ROWS)
             rounded[part] = torch.div(weight[part], self.scale[part, None]).round_()
+
+        # Pack it
         self.packed = torch.ops.onednn.qlinear_prepack(rounded, None)
         self.zeros = torch.zeros(self.out_features, dtype=torch.int32)
 
@@ -308,18 +315,19 @@ class Int8Linear(nn.Module):
         # to() cuts off decimals, so + 0.5 rounds
         rounded = torch.mul(flat, scale.reciprocal()).add_(zero_point + 0.5).to(torch.uint8)
 
+        # Multiply. The inputs' scales differ by row, so they follow; so does the bias
         output = torch.ops.onednn.qlinear_pointwise(
             rounded,
-            1.0,
+            1.0,  # scale of the inputs
             zero_point,
             self.packed,
             self.scale,
             self.zeros,
-            None,
-            1.0,
-            0,
+            None,  # bias
+            1.0,  # scale of the output
+            0,  # zero point of the output
             flat.dtype,
-            "none",
+            "none",  # no operation on the output, so neither its arguments nor its algorithm
             [],
             "",
         )
@@ -339,6 +347,8 @@ def pack_layers(model: Any, last: bool = False, eight_bits: bool = False) -> int
         model: transformers' model.
         last: pack the output layer alone; False: all layers except it.
         eight_bits: round weights and inputs to 8 bits.
+
+    Layers that ``pack_layer`` cannot pack stay as they are.
     """
     output_layer = model.get_output_embeddings()
     # a list of names, not of layers: a list of layers would keep replaced weights in memory
@@ -394,7 +404,7 @@ def pack_layer(layer: nn.Module, eight_bits: bool = False) -> nn.Module:
 
 def _can_pack(weight: Tensor, eight_bits: bool) -> bool:
     """Return whether torch and this CPU have the kernels for a weight."""
-    if weight.device.type != "cpu" or weight.dtype not in TYPES:
+    if weight.device.type != "cpu" or weight.dtype not in PACKABLE_DTYPES:
         return False
     if not torch.backends.mkldnn.is_available():
         return False

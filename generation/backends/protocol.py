@@ -44,17 +44,17 @@ class Request:
 
     @property
     def compared_count(self) -> int:
-        """Number of prompts that self-debiasing compares: the first of ``reported_prompts``."""
+        """Number of prompts that self-debiasing compares; ``reported_prompts`` begins with them."""
         return 1 + len(self.counter_prompts)
 
     def get_decay_constant(self, settings: DecodingParameters) -> float:
-        """Return λ of the text."""
+        """Return λ of the text: its own one, else that of the settings."""
         if self.decay_constant is None:
             return settings.decay_constant
         return self.decay_constant
 
     def get_guidance(self, settings: DecodingParameters) -> float:
-        """Return γ of the text, 0 without a plain prompt."""
+        """Return γ of the text: its own, else that of the settings; 0 without plain prompt."""
         if self.plain_prompt is None:
             return 0.0
         return settings.guidance if self.guidance is None else self.guidance
@@ -85,7 +85,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Completion:
-    """The generated text up to its end (``decoding.endings``), and its statistics."""
+    """The generated text up to its end (``decoding.text_end``), and its statistics."""
 
     text: str
     problem: str | None  # one of sts_dino.hub.contract.schema.COMPLETION
@@ -120,7 +120,9 @@ class Writer(TokenCounter, Protocol):
                 no text.
 
         Raises:
-            InputError: a prompt and ``max_new_tokens`` do not fit the model's context.
+            InputError: a prompt and ``max_new_tokens`` do not fit the model's context, or the
+                server refuses a request.
+            RunError: memory is too small for one text, or the server fails.
         """
 
     def choose_queue_length(self, settings: DecodingParameters, batch_size: int | None) -> int:
@@ -144,7 +146,10 @@ def complete(
     batch_size: int | None = None,
     prefixes: Sequence[str] = (),
 ) -> list[Completion]:
-    """Return the completions of ``requests`` in their order; the arguments are ``stream``'s."""
+    """Return the completions of ``requests`` in their order; ``Request.key`` plays no part.
+
+    The other arguments are those of ``Writer.stream``, whose errors are raised.
+    """
     queue = deque(replace(request, key=index) for index, request in enumerate(requests))
     completions: dict[int, Completion] = {}
     for request, completion in writer.stream(queue, settings, batch_size, prefixes):
@@ -157,12 +162,12 @@ def extract_text(generated: str, ended: bool, text_end: TextEnd) -> tuple[str, s
 
     Args:
         generated: everything that the model wrote after the opening quotation mark.
-        ended: the model ended the text by itself.
+        ended: the model ended the text by itself. This ends a line; a quotation has to be closed.
         text_end: the recipe's ``decoding.text_end``.
 
     Returns:
-        The text without spaces around it, and None or one of
-        ``sts_dino.hub.contract.schema.COMPLETION``.
+        The text on the first line, without spaces around it; and EMPTY, LINE_BREAK or NOT_CLOSED of
+        ``sts_dino.hub.contract.schema``, or None.
     """
     if text_end == "line":
         return _extract_line(generated, ended)
@@ -179,7 +184,8 @@ def extract_text(generated: str, ended: bool, text_end: TextEnd) -> tuple[str, s
 def _extract_line(generated: str, ended: bool) -> tuple[str, str | None]:
     """Return the first line, without a quotation mark at its end, and its problem or None.
 
-    A line that neither a line break, a quotation mark nor the model ended is not closed.
+    A full stop after that mark goes with it. A line that neither a line break, a quotation mark nor
+    the model ended is not closed.
     """
     line, line_break, _ = generated.partition("\n")
     line = line.strip()

@@ -18,7 +18,7 @@ from sts_dino.hub.errors import InputError
 
 OPENAI_URL = "https://api.openai.com/v1"
 OPENAI_PREFIX = "openai/"  # of a model at OpenAI's own address
-_NAME_AT_URL = re.compile(r"(.+?)@(https?://.*)", re.DOTALL)
+_NAME_AT_URL = re.compile(r"(.+?)@(https?://.*)", re.DOTALL | re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,11 @@ class Backend:
 
 
 def _load_engine(model: LanguageModel, directory: Path | None, workers: int) -> Writer:
-    """Load a local model; its workers share torch's threads unless the recipe fixes them."""
+    """Load a local model.
+
+    Its workers share torch's threads: unless the recipe sets their number, each worker gets an
+    equal part. Raises what ``load_model.load_model`` raises.
+    """
     import torch
 
     from sts_dino.generation.backends.engine import Engine
@@ -71,13 +75,16 @@ def connect_server(model: LanguageModel, directory: Path | None = None, workers:
             process.
         workers: unused; the recipe sets the number of requests at a time.
 
-    Raises InputError without the package openai.
+    Raises InputError without the package openai, and what ``openai_server.OpenAIServer`` raises.
     """
     return _import_openai_server("model.backend openai").OpenAIServer(model, directory)
 
 
 def _import_openai_server(setting: str) -> Any:
-    """Return the module ``openai_server``. Raises InputError naming ``setting`` without openai."""
+    """Return the module ``openai_server``.
+
+    Without the package openai, raises InputError that names ``setting``, which needs it.
+    """
     try:
         from sts_dino.generation.backends import openai_server
     except ImportError as error:
@@ -108,13 +115,14 @@ BACKENDS = {
 def load_writer(model: LanguageModel, directory: Path | None = None, workers: int = 1) -> Writer:
     """Return the writer of a recipe's section ``model``, with this many parallel workers.
 
-    Raises InputError when it cannot be loaded.
+    Raises InputError when it cannot be loaded, OutOfMemory when it does not fit into memory, and
+    RunError when the Hub or the disk fails.
     """
     return BACKENDS[model.backend].load(model, directory, workers)
 
 
 def load_preview(model: LanguageModel) -> tuple[TokenCounter, list[str]]:
-    """Return the token counter of a plan, and lines about the model.
+    """Return the token counter of a plan, and lines about the model, without loading its weights.
 
     Raises InputError for an unusable model.
     """
@@ -145,10 +153,14 @@ def parse_server(option: str, requested: str) -> Server | None:
         raise InputError(
             option, "is a URL without the name of a model", allowed="NAME@http://HOST:PORT/v1"
         )
+
+    # A model at OpenAI's own address: the name after the prefix has neither revision nor owner
     openai_model = requested.removeprefix(OPENAI_PREFIX)
     is_of_openai = openai_model not in ("", requested) and not re.search("[@/]", openai_model)
     if is_of_openai and not Path(requested).exists():
         return Server(base_url=OPENAI_URL, model=openai_model)
+
+    # A model at another address
     match = _NAME_AT_URL.fullmatch(requested)
     if match is None:
         return None
@@ -167,7 +179,7 @@ def parse_server(option: str, requested: str) -> Server | None:
 def connect_teacher(server: Server) -> Any:
     """Return the client of a server that embeds texts; no request is sent yet.
 
-    Raises InputError without the package openai.
+    Raises InputError without the package openai, and what ``openai_server.Client`` raises.
     """
     module = _import_openai_server("--teacher NAME@URL")
     return module.Client(server, module.TEACHER_ADVICE)

@@ -51,7 +51,7 @@ def debias(
 
     Args:
         log_probs: (B, 1 + K, V) normalised; row 0 under the own instruction, rows 1..K under
-            counter-instructions.
+            counter-instructions. With K = 0 nothing is debiased.
         decay_constant: λ >= 0, one number or (B, 1); 0 leaves a distribution unchanged.
         epsilon: ε in (0, 1], the smallest factor a probability is multiplied by.
         guided: (B, V) log-probabilities that α multiplies; None: those of row 0.
@@ -99,7 +99,7 @@ def select_nucleus(log_probs: Tensor, settings: DecodingParameters) -> tuple[Ten
 
     Returns:
         probabilities (B, M) in falling order, zero for tokens that top-p removes, and the token ids
-        (B, M). M is ``top_k``, or V for 0.
+        (B, M). M is ``top_k``, or V if that is 0 or larger.
     """
     vocabulary = log_probs.shape[-1]
     size = min(settings.top_k, vocabulary) if settings.top_k else vocabulary
@@ -322,7 +322,7 @@ def find_largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the ``count`` largest of each row (B, V) in falling order, and their positions.
 
     They are in the ``count`` tiles with the largest maxima. So in long rows only these tiles are
-    searched, which is faster than torch's ``topk`` over the row.
+    searched, which is faster than torch's ``topk`` over the row. ``count`` is at most V.
     """
     rows, length = values.shape
     tiles = length // TOPK_TILE

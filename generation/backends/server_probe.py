@@ -7,7 +7,7 @@
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import PurePosixPath, PureWindowsPath
+from pathlib import PureWindowsPath
 from typing import Any, Literal
 
 from sts_dino.generation.backends.dialects import OPEN_REASONING
@@ -44,7 +44,7 @@ _REFUSED_STATUS = "HTTP 500"  # llama.cpp's for a chat template that raises an e
 class ServerFacts:
     """What a server reports about itself.
 
-    software: the name of its software.
+    software: the name of its software, and Ollama's version.
     dialect: ``model.server.dialect`` of a recipe.
     models: the names of its models.
     slots: the requests that it serves at a time; None: not known.
@@ -75,9 +75,10 @@ class ChatProbe:
 def find_server_facts(server: Server) -> ServerFacts:
     """Ask a server for its models and for its software.
 
-    Raises InputError for a refused key, a wrong URL, and without the package openai; RunError for a
-    server that cannot be reached.
+    Raises InputError for a key that is refused or unusable, a wrong URL, and without the package
+    openai; RunError for a server that cannot be reached or fails.
     """
+    # Ask for its models, whose owner names most software
     client = connect_server(_make_section(server, FACT_SECONDS, max_retries=0)).client
     models = _read_models(client.get("/models"))
     names = tuple(str(model.get("id")) for model in models)
@@ -88,10 +89,13 @@ def find_server_facts(server: Server) -> ServerFacts:
         slots = props.get("total_slots")
         has_slots = isinstance(slots, int) and 0 < slots <= MOST_SLOTS
         path = str(props.get("model_path") or "")
-        file = PureWindowsPath(PurePosixPath(path).name).name
+        # the server may run on any system: this class takes both / and the backslash as separators
+        file = PureWindowsPath(path).name
         return ServerFacts("llama.cpp", "llamacpp", names, slots if has_slots else None, file)
     if "vllm" in owners:
         return ServerFacts("vLLM", "vllm", names)
+
+    # Ask for Ollama's version: the owner of its models ("library") does not name it
     version = _ask_for_object(client, f"{root}/api/version").get("version")
     if isinstance(version, str):
         return ServerFacts(f"Ollama {join_lines(version, 20)}", models=names)
@@ -99,15 +103,15 @@ def find_server_facts(server: Server) -> ServerFacts:
 
 
 def _read_models(payload: object) -> list[dict[str, Any]]:
-    """Return the entries of the answer of /models; empty if the JSON has another form."""
+    """Return the named entries of the answer of /models; none if the JSON has another form."""
     models = payload.get("data") if isinstance(payload, dict) else None
     if not isinstance(models, list):
         return []
-    return [model for model in models if isinstance(model, dict)]
+    return [model for model in models if isinstance(model, dict) and model.get("id")]
 
 
 def _ask_for_object(client: Any, url: str) -> dict[str, Any]:
-    """Return the JSON object at a URL that not every server has; {} without one."""
+    """Return the JSON object at a URL that not every server has; {} after any failure."""
     with suppress(StsDinoError):
         payload = client.get(url)
         if isinstance(payload, dict):
@@ -127,6 +131,7 @@ def try_chat(server: Server) -> ChatProbe:
     refusals: list[str] = []
     first_refusal: StsDinoError | None = None
     for has_chat, has_schema in ((True, True), (True, False), (False, False)):
+        # Send a request. A refusal, also with HTTP 500, leads to a request of another kind
         section = _make_section(server, PROBE_SECONDS, 2, has_chat, has_schema)
         try:
             text, problem = _request_sentence(section)
@@ -136,6 +141,8 @@ def try_chat(server: Server) -> ChatProbe:
             first_refusal = first_refusal or error
             refusals.append(join_lines(str(error), 2 * SHOWN_CHARACTERS))
             continue
+
+        # Judge the answer
         answer_text = repr(join_lines(text, SHOWN_CHARACTERS))
         if has_chat and text.startswith(OPEN_REASONING):
             raise InputError(
@@ -163,8 +170,9 @@ def _request_sentence(section: LanguageModel) -> tuple[str, str | None]:
 
 
 def choose_top_k(server: Server | None) -> int:
-    """Return ``decoding.top_k`` for a server: 0, so that none is sent, for the dialect openai;
-    else the recipe's default.
+    """Return ``decoding.top_k`` for a server, or without one for the engine.
+
+    It is 0 for the dialect openai, so that no request has the field; else the recipe's default.
     """
     if server is None or server.dialect != "openai":
         return int(DecodingParameters.model_fields["top_k"].default)
@@ -193,12 +201,14 @@ def _make_section(
         "structured_output": has_schema,
         "example_turns": has_chat,
     }
-    asked = server.model_copy(update=changes)
-    return LanguageModel(backend="openai", server=asked, chat_template=has_chat, license="unknown")
+    changed = server.model_copy(update=changes)
+    return LanguageModel(
+        backend="openai", server=changed, chat_template=has_chat, license="unknown"
+    )
 
 
 def describe_models(names: Iterable[str], most: int = 5) -> str:
-    """Return the names of a server's models in a line, at most ``most`` of them."""
+    """Return at most ``most`` of the names of a server's models in a line, and how many follow."""
     listed = [join_lines(name, SHOWN_CHARACTERS) for name in names]
     more = f" and {len(listed) - most} more" if len(listed) > most else ""
     return f"{', '.join(listed[:most])}{more}"

@@ -24,10 +24,11 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
-NAME = "sts_dino_shared"
+SHARED_ATTENTION = "sts_dino_shared"  # its name in transformers
 KV_ALIGN = 16  # lengths of KV caches and levels, in tokens, are multiples of it
 ROW_ALIGN = 32  # the number of rows of a pass is a multiple of it
 LOG2_E = math.log2(math.e)
+# torch's attention for CPUs in one kernel; None: torch has none
 FUSED: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
 FUSED_TYPES = (torch.bfloat16, torch.float16) if FUSED else ()
 # keyword arguments of transformers' attention that do not change this attention
@@ -62,7 +63,10 @@ class KVCache:
         self.values: dict[int, Tensor] = {}
 
     def grow(self, entries: int, length: int = 0) -> None:
-        """Make room for at least this many entries and tokens of an entry; the content stays."""
+        """Make room for at least this many entries and tokens of an entry; the content stays.
+
+        A cache that is larger already is unchanged.
+        """
         entries = max(entries, self.entries)
         length = max(round_length(length), self.length)
         if (entries, length) == (self.entries, self.length):
@@ -165,7 +169,7 @@ class Pass:
     levels: list[Level] = field(default_factory=list)
 
 
-CURRENT: ContextVar[Pass] = ContextVar("the pass that the model is computing")
+CURRENT_PASS: ContextVar[Pass] = ContextVar("the pass that the model is computing")
 
 
 def attend(
@@ -206,7 +210,7 @@ def attend(
         raise NotImplementedError(f"attention with {sorted(unknown) or 'a mask'}")
 
     # Store the keys and values of this pass
-    current_pass = CURRENT.get()
+    current_pass = CURRENT_PASS.get()
     layer = module.layer_idx
     keys = key[0].transpose(0, 1)
     values = value[0].transpose(0, 1)
@@ -276,7 +280,7 @@ def read_levels(queries: Tensor, levels: list[Level], layer: int) -> Tensor:
         layer: number of the layer.
 
     Returns:
-        (M, heads, value size), float32 or wider.
+        (M, heads, value size), float32.
     """
     # Score every token that a row may see, and find each row's largest score
     rows, heads, _ = queries.shape
@@ -332,15 +336,15 @@ def make_causal_mask(start: int, rows: int, length: int) -> Tensor:
 
 
 def run_pass(model: Any, current_pass: Pass) -> Tensor:
-    """Run a pass, and return the logits (output rows, V), or the hidden states (output rows, H) of
-    a model without its output layer (``output_layer.take_output_layer``).
+    """Run a pass: write its caches, and return the outputs of its ``output_rows``.
 
-    The caches of the pass are written. The model must use ``attend``. Padding rows fill the pass up
-    to a multiple of ``ROW_ALIGN``, because torch prepares its kernels again for every new number of
-    rows.
+    These are logits (output rows, V), or hidden states (output rows, H) of a model without its
+    output layer (``output_layer.take_output_layer``). The model must use ``attend``. Padding rows
+    fill the pass up to a multiple of ``ROW_ALIGN``, because torch prepares its kernels again for
+    every new number of rows.
     """
     device = model.get_input_embeddings().weight.device
-    token = CURRENT.set(current_pass)
+    token = CURRENT_PASS.set(current_pass)
     try:
         output = model(
             input_ids=_pad_rows(current_pass.ids)[None].to(device),
@@ -349,7 +353,7 @@ def run_pass(model: Any, current_pass: Pass) -> Tensor:
             logits_to_keep=_pad_rows(current_pass.output_rows).to(device),
         )
     finally:
-        CURRENT.reset(token)
+        CURRENT_PASS.reset(token)
     return output.logits[0, : len(current_pass.output_rows)]
 
 
@@ -358,4 +362,4 @@ def _pad_rows(numbers: np.ndarray) -> Tensor:
     return torch.from_numpy(np.pad(numbers, (0, -len(numbers) % ROW_ALIGN)))
 
 
-AttentionInterface.register(NAME, attend)
+AttentionInterface.register(SHARED_ATTENTION, attend)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from sts_dino.generation.backends.batch import find_cache_argument
 from sts_dino.generation.backends.engine import Engine
 from sts_dino.generation.backends.load_model import load_model
 from sts_dino.generation.backends.protocol import Completion, Request, complete
@@ -57,17 +58,22 @@ class Tracer:
         # for its tokens alone: with shared=True an engine would change the model's attention
         self._slow = Engine(self._model, tokenizer, chat=model.chat_template, shared=False)
         self._chat = model.chat_template
+        self._cache_argument = find_cache_argument(self._model)
         self.format_tokens = self._slow.format_tokens
 
     @torch.inference_mode()
     def trace(self, request: Request, settings: DecodingParameters) -> tuple[list[Step], str]:
-        """Generate a text; return a step for each token, and the text up to its end."""
+        """Generate a text; return a step for each token, and the text up to its end.
+
+        The last step is the token that ends the text, or number ``max_new_tokens``.
+        """
         # Give every prompt its own cache; the first step reads the whole prompts
         prompts = [request.prompt, *request.counter_prompts]
         if request.plain_prompt is not None:
             prompts.append(request.plain_prompt)
         caches = [DynamicCache(config=self._model.config) for _ in prompts]
         newest: list[Sequence[int]] = [self._slow.encode(prompt) for prompt in prompts]
+        positions = [0 for _ in prompts]  # of the first of these tokens
 
         # Draw token after token
         seed = np.array([request.seed], dtype=np.uint64)
@@ -75,7 +81,8 @@ class Tracer:
         steps: list[Step] = []
         for number in range(settings.max_new_tokens):
             rows = [
-                self._compute_logits(ids, cache) for ids, cache in zip(newest, caches, strict=True)
+                self._compute_logits(ids, position, cache)
+                for ids, position, cache in zip(newest, positions, caches, strict=True)
             ]
             logits = torch.stack(rows).float()
             if request.plain_prompt is not None:
@@ -89,6 +96,9 @@ class Tracer:
             steps.append(step)
             if self._slow.stops[settings.text_end][step.token_id]:
                 break
+            positions = [
+                position + len(ids) for position, ids in zip(positions, newest, strict=True)
+            ]
             newest = [[step.token_id] for _ in prompts]
         text, _ = self._slow.decode_text([step.token_id for step in steps], settings)
         return steps, text
@@ -130,7 +140,7 @@ class Tracer:
         uniform = torch.tensor([number], dtype=torch.float64, device=probs.device)
         token = int(draw(probs, ids, uniform))
 
-        # Read the probabilities that led to it
+        # Read the probabilities that led to it; α is 1 where debiasing changes nothing
         own = float(compared[0, 0, token].exp())
         counter = None
         alpha = 1.0
@@ -155,8 +165,17 @@ class Tracer:
             number=number,
         )
 
-    def _compute_logits(self, tokens: Sequence[int], cache: DynamicCache) -> Tensor:
-        """Return the logits (V,) after the tokens, which are appended to a cache."""
+    def _compute_logits(self, tokens: Sequence[int], position: int, cache: DynamicCache) -> Tensor:
+        """Return the logits (V,) after the tokens, which are appended to a cache.
+
+        ``position``: that of the first token. Bamba does not derive positions from the cache.
+        """
         ids = torch.tensor([tokens], device=self._model.get_input_embeddings().weight.device)
-        output = self._model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        output = self._model(
+            input_ids=ids,
+            position_ids=torch.arange(position, position + len(tokens), device=ids.device)[None],
+            use_cache=True,
+            logits_to_keep=1,
+            **{self._cache_argument: cache},
+        )
         return output.logits[0, -1]

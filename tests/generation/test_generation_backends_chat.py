@@ -68,12 +68,14 @@ LLAMACPP_PROPS = {
         ("library", {"/api/version": {"version": "0.13.1"}}, "Ollama 0.13.1", "openai", None),
         ("organization-owner", {}, "a server of OpenAI's API", "openai", None),
         ("x", {"/v1/models": {"data": "none"}}, "a server of OpenAI's API", "openai", None),
+        ("x", {"/v1/models": {"data": [{}]}}, "a server of OpenAI's API", "openai", None),
     ],
 )
 def test_a_servers_own_answers_name_its_software(owner, documents, software, dialect, slots):
     with ordered_server(lambda *_: None, owner, documents) as server:
         facts = find_server_facts(Server(base_url=server.base_url, model="m"))
     assert (facts.software, facts.dialect, facts.slots) == (software, dialect, slots)
+    assert facts.models == (() if "/v1/models" in documents else ("m",))
     assert facts.model_file in ("", "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf")
 
 
@@ -247,3 +249,8 @@ def test_openais_own_address_has_a_name(tmp_path, monkeypatch):
         assert parse_server("--lm", hub_model) is None
     Path("openai/gpt").mkdir(parents=True)
     assert parse_server("--lm", "openai/gpt") is None, "a folder"
+
+
+def test_the_scheme_of_an_address_in_capitals_is_refused_without_its_password():
+    with pytest.raises(InputError, match=r"^--lm: the URL cannot be used; allowed: NAME@http://"):
+        parse_server("--lm", "m@HTTPS://user:password@host/v1")

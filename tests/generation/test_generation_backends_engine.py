@@ -61,7 +61,9 @@ def made(folder: Path, name: str, **changes: object) -> Path:
 @pytest.fixture(params=["in pieces", "whole"])
 def logits(request, monkeypatch):
     """The tiny vocabularies are read as large ones are, or as a whole."""
-    monkeypatch.setattr(output_layer, "SMALLEST", 1 if request.param == "in pieces" else 16_384)
+    monkeypatch.setattr(
+        output_layer, "SMALLEST_VOCABULARY", 1 if request.param == "in pieces" else 16_384
+    )
     return request.param
 
 
@@ -140,7 +142,7 @@ def test_every_family_gives_tokens_and_log_probabilities_of_generate(
     name, tmp_path, capsys, monkeypatch, tokens_of
 ):
     """Whatever the batch, against one prompt in a batch of its own."""
-    monkeypatch.setattr(output_layer, "SMALLEST", 1)
+    monkeypatch.setattr(output_layer, "SMALLEST_VOCABULARY", 1)
     engine, asked = load_engine(made(tmp_path, name)), mixed(21, GUIDED)
     assert engine.attention.shared == (name not in PLAIN), engine.attention.reason
     assert (engine._output is not None) == (engine.attention.shared and name not in CAPPED)
@@ -327,7 +329,7 @@ def test_statistics_are_those_of_a_forward_pass_of_the_model(
     """log_prob, margin and likelihoods: before guidance and debiasing, over the tokens that can be
     drawn.
     """
-    monkeypatch.setattr(output_layer, "SMALLEST", 1)
+    monkeypatch.setattr(output_layer, "SMALLEST_VOCABULARY", 1)
     engine, asked = load_engine(make_family(tmp_path, name)), mixed(14, settings)
     original, done = original_of(tmp_path), complete(engine, asked, settings, 60, PREFIXES)
     for request, one in zip(asked, done, strict=True):

@@ -176,6 +176,17 @@ def test_a_copy_of_the_weights_serves_later_loads_and_is_made_again_where_it_is_
     assert len(list(copies.iterdir())) == {"full disk": 0, "other checksum": 2}.get(harm, 1)
 
 
+def test_a_file_beside_the_copies_stays_and_prevents_none(lm, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(gguf_file, "FEWEST_COPIED_BYTES", 0)
+    monkeypatch.setenv("STS_DINO_HOME", str(tmp_path))
+    beside = tmp_path / "lm/prepared/.DS_Store"  # macOS makes one where a folder was looked at
+    beside.parent.mkdir(parents=True)
+    beside.touch()
+    file = make_gguf(lm, tmp_path / "one.gguf", "Q8_0")
+    GgufWeights.open_proven(str(file), torch.bfloat16).read()
+    assert "warning: no copy" not in capsys.readouterr().err and beside.is_file()
+
+
 def test_a_copy_is_part_of_the_prediction(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(gguf_file, "FEWEST_COPIED_BYTES", 0)
     monkeypatch.setenv("STS_DINO_HOME", str(tmp_path))

@@ -11,11 +11,13 @@ import sqlite3
 import textwrap
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -607,6 +609,13 @@ def test_kept_answers_outlive_their_process(tmp_path):
         AnswerCache(path)
 
 
+def test_a_full_disk_under_the_temporary_file_of_answers_is_named():
+    cache = AnswerCache(None)
+    cache._connection.execute("PRAGMA max_page_count = 3")
+    with pytest.raises(RunError, match=r"^temporary file of a server's answers: cannot keep"):
+        cache.add([b"1"], [Answer("A" * 10**5, "stop", 1, 1, None)])
+
+
 @pytest.fixture
 def key(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
@@ -669,6 +678,40 @@ def test_concurrency_bounds_the_requests_under_way_and_the_queue_may_grow():
     assert most[0] == 3 and not together.broken
 
 
+def test_the_answers_of_a_stream_do_not_stay_in_memory(monkeypatch):
+    kept = weakref.WeakSet[Answer]()
+    fetch = OpenAIServer._fetch_answers
+
+    def fetch_answers(*arguments: Any) -> list[Answer]:
+        answers = fetch(*arguments)
+        kept.update(answers)
+        return answers
+
+    monkeypatch.setattr(OpenAIServer, "_fetch_answers", fetch_answers)
+    with ordered_server(echo) as server:
+        stream = connect(server.base_url, concurrency=1).stream(deque(REQUESTS), SETTINGS, None)
+        for _ in REQUESTS:
+            next(stream)
+        assert len(kept) <= 2
+
+
+def test_the_queue_holds_the_texts_of_all_requests_under_way():
+    writer = connect("http://127.0.0.1:9/v1", concurrency=3, choices=4)
+    assert writer.choose_queue_length(SETTINGS, None) == 12
+
+
+def test_requests_under_way_are_in_the_message_of_a_budget():
+    prices = {"price_per_million": (0, 1e6), "budget": 15}
+    writer = connect("http://127.0.0.1:9/v1", **prices)
+    body = {"prompt": "A", "max_tokens": 10}
+    with (
+        writer._keep_budget(body),
+        pytest.raises(RunError, match=r"0\.0000 spent, and .* may cost 20\.0000"),
+        writer._keep_budget(body),
+    ):
+        pass
+
+
 def test_busy_and_broken_servers_are_asked_again_and_retry_after_is_kept():
     troubles: list[Reply] = [(429, {"Retry-After": "1.2"}, "{}"), None, (503, {}, "oh")]
     with ordered_server(
@@ -710,6 +753,13 @@ LIKELIHOODS: list[dict] = [
             6,
             RunError,
             ["after 3600 s run the same command again"],
+            1,
+        ),
+        (
+            (429, {"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}, "{}"),
+            0,
+            RunError,
+            ["HTTP 429: {}; run the same command again"],
             1,
         ),
         (
@@ -812,6 +862,21 @@ def test_a_hostile_answer_is_one_line_without_the_key_and_is_not_kept(
     assert len(server.bodies) == requests and writer.usage["answers"] == 0
     assert "/completions" in caplog.text and KEY not in caplog.text
     assert all(KEY.encode() not in path.read_bytes() for path in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("key", ["sk-gehéim", "sk-ge\nheim", "sk-ge\x01heim"])
+def test_a_key_that_no_header_can_hold_is_named_and_not_shown(key, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    with pytest.raises(InputError, match=r"^OPENAI_API_KEY: holds letters beyond ASCII") as caught:
+        connect("http://127.0.0.1:9/v1")
+    assert "heim" not in str(caught.value) and "gehé" not in str(caught.value)
+
+
+def test_blanks_around_a_key_are_not_sent(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", f" {KEY}\n")  # as ``cat`` gives the line of a file
+    with ordered_server(echo) as server:
+        complete(connect(server.base_url), REQUESTS[:1], SETTINGS)
+    assert server.headers[0]["authorization"] == f"Bearer {KEY}"
 
 
 def test_silent_and_absent_servers_and_a_missing_key_are_one_line(monkeypatch):

@@ -5,12 +5,22 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from reference_decoding import requests
 from seeded_writer import rows_of
+from tiny_lm import make_family
 from typer.testing import CliRunner
 
 from sts_dino.generation import explain
+from sts_dino.generation.backends.trace import Tracer
 from sts_dino.generation.pipeline.job import generate
-from sts_dino.hub.contract.recipe import DatasetRecipe, Examples, FewShot, Variant
+from sts_dino.hub.contract.recipe import (
+    DatasetRecipe,
+    DecodingParameters,
+    Examples,
+    FewShot,
+    LanguageModel,
+    Variant,
+)
 from sts_dino.hub.contract.recipe_file import load_recipe
 from sts_dino.hub.errors import InputError, RunError
 
@@ -43,6 +53,18 @@ def test_every_row_is_written_again_identically_and_its_steps_are_the_formula(ru
         assert 0 < step.debiased <= step.sampled <= 1 + 1e-6
     mean = sum(math.log(step.own) for step in steps) / len(steps)
     assert mean == pytest.approx(row["log_prob"], rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["falcon-mamba", "bamba"])
+def test_a_model_with_a_cache_argument_or_positions_of_its_own_is_traced(name, tmp_path):
+    make_family(tmp_path, name)
+    tracer = Tracer(LanguageModel(path=str(tmp_path), dtype="float32", license="unknown"))
+    settings = DecodingParameters(max_new_tokens=12)
+    traces = [tracer.trace(request, settings) for request in requests(3)]
+    for request, (steps, text) in zip(requests(3), traces, strict=True):
+        completion = tracer.regenerate(request, settings, None, ())
+        mean = sum(math.log(step.own) for step in steps) / len(steps)
+        assert text == completion.text and mean == pytest.approx(completion.log_prob, rel=1e-3)
 
 
 def test_the_command_prints_prompts_and_tokens_and_says_identical(run):
