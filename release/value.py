@@ -489,13 +489,13 @@ class Training(NamedTuple):
     pairs: Path | None
 
 
-def list_trainings(
+def prepare_trainings(
     experiment: Experiment,
     dataset: MeasuredDataset,
     people: ScoredPairs | None,
     skipped: Collection[TrainedOn],
 ) -> list[Training]:
-    """List the trainings of a dataset's variants, and write the pairs of each.
+    """Write the pairs of all variants of a dataset, and return the trainings on them.
 
     Args:
         experiment: the settings of all variants.
@@ -542,7 +542,7 @@ def measure_dataset(
 
     # Train and score; train_encoder returns an encoder that is already scored at once.
     # A variant has an encoder for each seed, "untrained" only one
-    trainings = list_trainings(experiment, dataset, people, skipped)
+    trainings = prepare_trainings(experiment, dataset, people, skipped)
     calls = [partial(train_encoder, experiment, training) for training in trainings]
     encoders = run_parallel(calls, experiment.workers)
     folders: dict[TrainedOn, tuple[str, ...]] = {}

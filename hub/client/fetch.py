@@ -172,7 +172,8 @@ class FinishedRun:
         """Return the run's folder and the shards of a config, with every shard checked.
 
         Shards without rows are left out, because parquet readers fail over an empty shard. Raises
-        InputError when a shard is missing or differs from the manifest.
+        InputError when a shard is missing or differs from the manifest, and the errors of
+        ``fetch_files``.
         """
         shards = [file for file in self.manifest.shards(config) if file.rows != 0]
         directory = self.fetch_files(shards)

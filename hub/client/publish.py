@@ -258,9 +258,8 @@ class Release:
         sha = remote.sha
         for commit in self._plan_commits(remote):
             message = f"{self.manifest.name} {self.tag}{commit.progress}"
-            sha = self.repository.commit(
-                Remote(sha, {}), MAIN, commit.changes, commit.snapshot, message
-            )
+            parent = Remote(sha, {})  # its files do not matter
+            sha = self.repository.commit(parent, MAIN, commit.changes, commit.snapshot, message)
             if commit.progress:
                 logger.info(f"{repo_id}: {self.tag}{commit.progress} published")
 

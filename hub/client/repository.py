@@ -152,7 +152,7 @@ class Repository:
         The Hub refuses (412) and changes nothing when ``remote`` is not the branch's newest commit.
 
         Args:
-            remote: the parent commit.
+            remote: the parent commit; its files do not matter.
             branch: the branch to commit to.
             changes: the paths to add, replace and delete.
             snapshot: the contents of the paths to add and replace.
