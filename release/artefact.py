@@ -248,6 +248,7 @@ class DatasetArtefact(Artefact[DatasetRecipe]):
         """Raise InputError without a measured gain of at least ``--min-value``."""
         if self.options.min_value is None:
             return
+        # With --append the directory may still hold the earlier version, another recipe's run.
         try:
             manifest = run_dir.require_complete(self.directory)
             check_run(self.directory, self.recipe)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
-from sts_dino.hub.client import plan as batches
+from sts_dino.hub.client import plan as publication_plan
 from sts_dino.hub.client.connection import convert_error, describe_failure
 from sts_dino.hub.client.plan import CARD, Changes, Content, Remote, Snapshot, find_changes
 from sts_dino.hub.client.publish import Options, read_remote_manifest
@@ -254,11 +254,11 @@ def cut_to_batch(manifest: Manifest, remote: Remote) -> Manifest:
     returned as it is. The count of finished shards is reduced by those that are cut.
     """
     new = [file for file in manifest.files if file.path not in remote.files]
-    if len(new) <= batches.MOST_FILES_PER_COMMIT:
+    if len(new) <= publication_plan.MOST_FILES_PER_COMMIT:
         return manifest
     # Order the files by shard, so that a batch splits at most one shard's raw and rejected rows.
     new.sort(key=lambda file: (PurePosixPath(file.path).name, file.path))
-    later = new[batches.MOST_FILES_PER_COMMIT :]
+    later = new[publication_plan.MOST_FILES_PER_COMMIT :]
     later_paths = {file.path for file in later}
     undone = sum(get_base_config(file.config or "") == "raw" for file in later)
     files = tuple(file for file in manifest.files if file.path not in later_paths)

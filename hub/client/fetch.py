@@ -169,7 +169,7 @@ class FinishedRun:
         return sorted({file.config for file in self.manifest.files if file.config})
 
     def fetch_shards(self, config: str) -> tuple[Path, list[File]]:
-        """Return the run's folder and the shards of a config, with every shard checked.
+        """Fetch the shards of a config and check them; return the run's folder and the shards.
 
         Shards without rows are left out, because parquet readers fail over an empty shard. Raises
         InputError when a shard is missing or differs from the manifest, and the errors of

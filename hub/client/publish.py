@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sts_dino.hub.client import plan as batches
+from sts_dino.hub.client import plan as publication_plan
 from sts_dino.hub.client.connection import fetch_account
 from sts_dino.hub.client.plan import (
     CARD,
@@ -360,7 +360,7 @@ class Release:
         # A branch at ``sha`` lacks only the script, so its commit is small.
         if branch is not None:
             change_count = len(find_changes(snapshot, branch))
-            if change_count > batches.MOST_FILES_PER_COMMIT:
+            if change_count > publication_plan.MOST_FILES_PER_COMMIT:
                 self.repository.drop_branch(SCRIPT_BRANCH)
                 branch = None
         if branch is None:
