@@ -58,8 +58,8 @@ Recipe = TypeVar("Recipe", DatasetRecipe, ModelRecipe)
 class Request:
     """The options of a release; ``owner`` is the Hub's user or organisation to publish to.
 
-    Creating a request asks the Hub for the owner. That raises InputError or RunError when the token
-    may not publish there.
+    Creating a request asks the Hub for the owner, except for a plan (no ``--yes``) with ``--org``.
+    The question raises InputError or RunError when the token may not publish there.
     """
 
     options: ReleaseOptions
@@ -68,7 +68,7 @@ class Request:
     workers: ClusterWorkers
 
     def __post_init__(self) -> None:
-        """Set ``publication`` and, after asking the Hub, ``owner``.
+        """Set ``publication`` and ``owner``.
 
         Progress bars of huggingface_hub are disabled for the whole process: the stages have their
         own.
@@ -125,7 +125,9 @@ class Artefact(ABC, Generic[Recipe]):
     def publish(self) -> Plan | None:
         """Write the card and publish the finished run; without ``--yes``, only plan that.
 
-        Returns the plan; without ``--yes``, None when the Hub cannot be reached.
+        With ``--again`` the run gets the current recipe first. Returns the plan; without ``--yes``,
+        None when the Hub cannot be reached. Raises InputError for an unfinished run, and RunError
+        when the Hub refuses.
         """
         if self.options.again:
             self.update_recipe()
@@ -246,6 +248,7 @@ class DatasetArtefact(Artefact[DatasetRecipe]):
         """Raise InputError without a measured gain of at least ``--min-value``."""
         if self.options.min_value is None:
             return
+        # With --append the directory may still hold the earlier version, another recipe's run.
         try:
             manifest = run_dir.require_complete(self.directory)
             check_run(self.directory, self.recipe)

@@ -9,7 +9,8 @@ import json
 import logging
 import shutil
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -58,31 +59,28 @@ app = make_app("Export an encoder to ONNX.")
 def convert_to_onnx(encoder: Encoder, folder: Path, int8: bool) -> None:
     """Write ``model.onnx`` (float32) and, with ``int8``, its quantized form into ``folder``.
 
-    The process logs no warnings afterwards. Raises InputError when torch.onnx cannot convert the
-    network.
+    The encoder's config is changed: its network keeps no KV cache. Raises InputError when
+    torch.onnx cannot convert the network.
     """
     import torch
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    # Silence the exporter's warnings about packages that it does not need, for the whole process
-    logging.disable(logging.WARNING)
-    warnings.simplefilter("ignore")
-
     # Export the float32 network; batch size and length stay variable
     model = cast(Any, encoder.model)
     network = model.transformers_model
-    network.config.use_cache = False
+    network.config.use_cache = False  # a cache would be a further output
     features = dict(model.tokenizer(EXAMPLE_BATCH, padding=True, return_tensors="pt"))
     variable = torch.export.Dim.DYNAMIC
     options: Any = {
         "input_names": list(features),
         "output_names": ["last_hidden_state"],
-        "external_data": False,
+        "external_data": False,  # one file has graph and weights
         "dynamic_shapes": {name: {0: variable, 1: variable} for name in features},
     }
     float32_path = folder / NETWORK_FILES["float32"]
     hint = "serve it with torch"
-    with convert_model_errors(encoder.name, "cannot be converted to ONNX", hint=hint):
+    failure = "cannot be converted to ONNX"
+    with silence_warnings(), convert_model_errors(encoder.name, failure, hint=hint):
         torch.onnx.export(
             network, (), float32_path, kwargs=features, dynamo=True, verbose=False, **options
         )
@@ -90,13 +88,29 @@ def convert_to_onnx(encoder: Encoder, folder: Path, int8: bool) -> None:
     # Quantize the weights to 7 bits (reduce_range): sums of 8-bit products saturate on CPUs without
     # VNNI
     if int8:
-        quantize_dynamic(
-            float32_path,
-            folder / NETWORK_FILES["int8"],
-            weight_type=QuantType.QInt8,
-            per_channel=True,
-            reduce_range=True,
-        )
+        with silence_warnings():
+            quantize_dynamic(
+                float32_path,
+                folder / NETWORK_FILES["int8"],
+                weight_type=QuantType.QInt8,
+                per_channel=True,
+                reduce_range=True,
+            )
+
+
+@contextmanager
+def silence_warnings() -> Iterator[None]:
+    """Drop all warnings and log records up to the level WARNING in this block.
+
+    The exporter warns about packages that it does not need.
+    """
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def replace_network(encoder: Encoder, path: Path) -> Callable[[list[str]], Any]:
@@ -136,7 +150,7 @@ def measure_agreement(
         onnx_vectors: the ONNX encoder's embeddings of ``texts``, (texts, dimension).
 
     Returns mean and minimum cosine of both embeddings of a text, and Spearman x 100 of the ONNX
-    encoder on ``pairs``, rounded to six digits.
+    encoder on ``pairs``, rounded to six decimals.
     """
     row_of_text = {text: row for row, text in enumerate(texts)}
     first_rows = [row_of_text[text] for text in pairs.first]
@@ -247,10 +261,10 @@ def require_packages() -> None:
 
 
 def load_transformer(folder: Path, name: str) -> Encoder:
-    """Load the encoder in ``folder`` in float32.
+    """Load the encoder in ``folder`` in float32, with transformers' progress bar disabled.
 
-    ``name`` is the encoder's name in errors. Raises InputError for an adapter, and for an encoder
-    without a transformer.
+    ``name`` is the encoder's name in errors. Raises InputError for an adapter, for an encoder
+    without a transformer, and for one that cannot be loaded.
     """
     import transformers
 
@@ -267,6 +281,8 @@ def load_transformer(folder: Path, name: str) -> Encoder:
 
 def copy_encoder(folder: Path, copy: Path) -> Path:
     """Copy an encoder's folder to ``copy``, with an empty folder for ONNX files; return ``copy``.
+
+    Files that match ``LEFT_OUT_PATTERNS`` are not copied.
 
     ``modules.json`` of the copy has the class names of sentence-transformers 5, the first version
     with the ONNX backend; later versions know them, too.

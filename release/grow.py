@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
-from sts_dino.hub.client import plan as batches
+from sts_dino.hub.client import plan as publication_plan
 from sts_dino.hub.client.connection import convert_error, describe_failure
 from sts_dino.hub.client.plan import CARD, Changes, Content, Remote, Snapshot, find_changes
 from sts_dino.hub.client.publish import Options, read_remote_manifest
@@ -45,9 +45,9 @@ class IncrementalPublisher:
     """Commits new files of a run directory to a branch, within a budget of commits per hour.
 
     Args:
-        repository: the dataset's repository; it and the branch are created where missing.
+        repository: the dataset's repository, which is created where it is missing.
         directory: the run directory that grows.
-        branch: the branch to commit to.
+        branch: the branch to commit to; it is created where it is missing.
         render: returns the card's files for a manifest and a time (UTC).
         options: the options of the publication.
         per_hour: the most commits per hour.
@@ -117,16 +117,18 @@ class IncrementalPublisher:
         patience = self.options.patience
         is_temporary = not isinstance(error, StsDinoError) and patience.should_retry(error)
         if is_temporary:
+            level = logging.INFO
             failure = f"publish {self.repository.repo_id}: {describe_failure(error)}"
             message = f"{failure}; the generation continues, published later"
             pause = patience.compute_pause(error, self._failures)
         else:
-            message = f"warning: not published while it grows: {problem}"
+            level = logging.WARNING
+            message = f"not published while it grows: {problem}"
             message += "; the generation continues, and the commit is retried"
             pause = RETRY_AFTER_REFUSAL_SECONDS * patience.scale
         if message not in self._logged:
             self._logged.add(message)
-            logger.info(message)
+            logger.log(level, message)
         return pause
 
     def publish_new_files(self) -> bool:
@@ -144,7 +146,7 @@ class IncrementalPublisher:
             return False
         manifest = read_manifest(self.directory)
         paths = tuple(file.path for file in manifest.files) if manifest else ()
-        if manifest is None or not _is_loadable(manifest) or paths == self._published:
+        if manifest is None or not _is_growing(manifest) or paths == self._published:
             self._last_stamp = stamp
             return False
         # The start of a run writes recipe and manifest, one after the other.
@@ -166,7 +168,7 @@ class IncrementalPublisher:
             manifest: names the files of the run.
             paths: the paths of these files.
         """
-        # Count the commits of earlier processes, too
+        # Count the commits of earlier processes, too. The Hub itself made the oldest commit.
         remote = self._require_branch()
         now = self.clock()
         if self._budget is None:
@@ -197,9 +199,10 @@ class IncrementalPublisher:
         return is_new
 
     def _require_branch(self) -> Remote:
-        """Return the newest commit of the branch; create repository and branch where missing.
+        """Return the newest commit of the branch, which is created where it is missing.
 
-        A new branch begins at the newest commit of ``main``.
+        The branch ``main`` is created with its repository. Another branch begins at the newest
+        commit of ``main``; ConnectionError is raised when ``main`` is missing.
         """
         remote = self.repository.get_branch(self.branch)
         if remote is not None:
@@ -251,11 +254,11 @@ def cut_to_batch(manifest: Manifest, remote: Remote) -> Manifest:
     returned as it is. The count of finished shards is reduced by those that are cut.
     """
     new = [file for file in manifest.files if file.path not in remote.files]
-    if len(new) <= batches.MOST_FILES_PER_COMMIT:
+    if len(new) <= publication_plan.MOST_FILES_PER_COMMIT:
         return manifest
-    # Raw and rejected rows of a shard stay together.
+    # Order the files by shard, so that a batch splits at most one shard's raw and rejected rows.
     new.sort(key=lambda file: (PurePosixPath(file.path).name, file.path))
-    later = new[batches.MOST_FILES_PER_COMMIT :]
+    later = new[publication_plan.MOST_FILES_PER_COMMIT :]
     later_paths = {file.path for file in later}
     undone = sum(get_base_config(file.config or "") == "raw" for file in later)
     files = tuple(file for file in manifest.files if file.path not in later_paths)
@@ -275,8 +278,8 @@ def _read_stamp(path: Path) -> tuple[int, int] | None:
     return status.st_ino, status.st_mtime_ns
 
 
-def _is_loadable(manifest: Manifest) -> bool:
-    """Return whether a run is unfinished and has rows and counts for a card."""
+def _is_growing(manifest: Manifest) -> bool:
+    """Return whether a run is unfinished, and has the rows and the counts that its card needs."""
     if manifest.complete or "shards_done" not in manifest.counts:
         return False
     return any(file.rows for file in manifest.files)

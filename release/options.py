@@ -22,7 +22,8 @@ from sts_dino.hub.untrusted import require_no_secret
 def format_options(options: Any) -> list[str]:
     """Format a dataclass of options as words of a command line, e.g. ``["--workers", "2"]``.
 
-    Fields that are None are left out; a field with a list repeats its option.
+    Fields that are None are left out; a field with a list repeats its option. The names of the
+    fields must be those of the options, and flags (``--yes``) are not supported.
     """
     words: list[str] = []
     for option in fields(options):
@@ -80,10 +81,10 @@ class LocalWorkers:
     cpus_per_worker: cli.CpusOption = None
     gpus_per_worker: cli.GpusOption = None
 
-    def require_datasets(self, datasets: int) -> None:
-        """Raise InputError when an option is given and the number of datasets is 0."""
+    def require_datasets(self, dataset_count: int) -> None:
+        """Raise InputError when an option is given, but no recipe is of a dataset."""
         words = format_options(self)
-        if words and not datasets:
+        if words and not dataset_count:
             hint = (
                 "leave them out: sts-dino train spreads a training with torchrun or accelerate "
                 "(docs/training.md)"

@@ -31,7 +31,8 @@ from sts_dino.hub.contract.recipe_file import format_recipe
 from sts_dino.hub.contract.run_dir import Manifest
 from sts_dino.hub.errors import InputError, RunError
 
-FIXED_REVISION = re.compile(r"v\d+\.\d+\.\d+|[0-9a-f]{40}")  # a version's tag or a commit
+# A version's tag, or a commit
+FIXED_REVISION = re.compile(r"v[0-9]+\.[0-9]+\.[0-9]+|[0-9a-f]{40}")
 
 
 def require_namespace(api: HfApi, org: str | None, yes: bool, patience: RetryPolicy) -> str:
@@ -174,7 +175,7 @@ def _find_earlier_version(repository: Repository, manifest: Manifest) -> Remote 
 
 
 def check_base(repo_id: str, local: Manifest, published: Manifest) -> None:
-    """Raise RunError when a local run does not continue the published version.
+    """Raise RunError when a local run neither is the published version nor appends rows to it.
 
     Publishing the local run would remove that version's rows.
     """

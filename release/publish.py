@@ -87,7 +87,10 @@ def main(
 
 
 def format_command(directories: list[Path], options: PublishOptions) -> str:
-    """Format the command that carries out a printed plan."""
+    """Format the command that carries out a printed plan.
+
+    ``--force`` is not proposed: the user shall look at the changes made by hand first.
+    """
     words = ["sts-dino", "publish", *(str(directory) for directory in directories)]
     if options.org:
         words += ["--org", options.org]
@@ -111,8 +114,9 @@ def write_card(
         dataset_names: the datasets of the same publication.
 
     A card that a person edited stays: the publication refuses it. With ``options.yes`` a model's
-    manifest records its published datasets first. Raises RunError when ``org`` is missing and the
-    Hub does not name the token's user.
+    manifest records its published datasets first. Raises InputError for an unfinished run, and
+    RunError when a question to the Hub fails: for the token's user, if ``org`` is missing, and for
+    the published datasets.
     """
     from huggingface_hub import HfApi
 
@@ -128,7 +132,7 @@ def write_card(
     card = directory / CARD
     stamp = None
     if card.is_file():
-        stamp = read_stamp(card.read_text(encoding="utf-8"))
+        stamp = read_stamp(card.read_bytes().decode("utf-8", "replace"))
         if stamp is None:
             return
 
@@ -286,7 +290,7 @@ def build_loading_script(directory: Path) -> dict[str, str]:
     """Return the files of the branch ``script`` that load a finished dataset: name → text.
 
     The result is empty for a model, for a decontaminated dataset, and, with a warning, for a
-    dataset whose name cannot be the name of a Python module.
+    dataset with a dot in its name, which no Python module can have.
     """
     manifest = require_complete(directory)
     if manifest.kind == "model" or DROPPED_ROWS_PROVENANCE in manifest.provenance:

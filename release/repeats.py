@@ -73,7 +73,10 @@ class Series:
         return self.out / f"{self.over.replace('_', '-')}-{value}"
 
     def format_words(self, value: int) -> list[str]:
-        """Format the settings of one value as words of a command line: --set KEY=VALUE."""
+        """Format the settings of one value as words of a command line: --set KEY=VALUE.
+
+        These are the user's settings and those of the varied keys; ``--limit`` is not among them.
+        """
         varied = [f"{key}={value}" for key in self.keys]
         return format_settings([*self.overrides.settings, *varied])
 
@@ -123,7 +126,8 @@ def plan_series(
         allowed = "e.g. --seeds 42,43,44"
         raise InputError("--seeds, --example-sets", "give one of them", allowed=allowed)
     over: Over = "seed" if options.seeds is not None else "example_set"
-    values = parse_range(getattr(options, f"{over}s"), OPTION_NAMES[over])
+    text = getattr(options, f"{over}s")  # options.seeds or options.example_sets
+    values = parse_range(text, OPTION_NAMES[over])
 
     # Refuse a recipe that cannot be repeated
     recipe = load_recipe(path, ModelRecipe, overrides.list_settings("limit"))

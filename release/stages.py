@@ -16,7 +16,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -158,14 +158,17 @@ def name_failure(stage: str, place: Path, hint: str) -> Iterator[None]:
 def run_parallel(calls: Sequence[Callable[[Event], Result]], workers: int) -> list[Result]:
     """Run ``calls`` in threads, ``workers`` at a time, and return their results in order.
 
-    All calls get the same event. After the first failure the event is set, so that running calls
-    end early; waiting calls do not start. The failure is raised once all running calls have ended.
+    All calls get the same event. As soon as a call fails, the event is set, so that running calls
+    end early, and waiting calls are cancelled. The failure is raised once all running calls have
+    ended.
     """
     stop = Event()
     pool = ThreadPoolExecutor(workers)
     try:
         futures = [pool.submit(call, stop) for call in calls]
-        return [future.result() for future in futures]
+        ended = wait(futures, return_when=FIRST_EXCEPTION).done
+        # ``result`` raises the failure; without one, all calls have ended.
+        return [future.result() for future in futures if future in ended]
     finally:
         # Start no waiting call, ask the running ones to end, and wait for their end. After a
         # success there are none.
@@ -260,7 +263,7 @@ def run_steps(
         log: the file that the steps' messages are appended to.
         after: called after every step with the step and its usage; the usage is None when the step
             was done already.
-        known_warnings: lines of warnings that are not shown again.
+        known_warnings: lines of warnings (``warning: …``) that are not shown again.
 
     Raises RunError for the first step that fails, with the error of that step.
     """
@@ -355,10 +358,10 @@ def _append_line(log: IO[bytes], line: str) -> None:
 
 
 def _read_lines(stream: Any) -> Iterator[str]:
-    """Yield the lines of a stream as they come, and "" after each second without a line.
+    """Yield the lines of a binary stream as they come, and "" after each second without a line.
 
-    So the caller can act while a stage is silent. A carriage return ends a line, too: a progress
-    bar overwrites its line with the next one.
+    The "" lets the caller act while a stage is silent. A carriage return ends a line, too: a
+    progress bar overwrites its line with the next one.
     """
     lines = Queue[str | None]()
 

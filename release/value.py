@@ -240,7 +240,7 @@ def main(
 
       sts-dino value my-org/sts-dino-x2@v1.0.0 --senteval-data DIR --pairs 5000 --seeds 1-5
     """
-    # Read all data before any training, and refuse datasets with too few pairs
+    # Read all data before any training
     experiment = plan_experiment(options)
     measured = [read_dataset(place, options.config) for place in datasets]
     human = find_human_pairs(options.people, options.senteval_data, options.pairs)
@@ -249,8 +249,9 @@ def main(
         skipped["people"] = human.problem
     if not options.with_shuffled:
         skipped["shuffled"] = "left out (--no-shuffled)"
+    # A dataset with too few pairs raises InputError here, whatever the seed
     for dataset in measured:
-        dataset.pairs.draw(options.pairs, 0)
+        dataset.pairs.draw(options.pairs, seed=0)
 
     # Train, compare and write
     with lock_run(experiment.folder):
@@ -266,8 +267,8 @@ def main(
 def plan_experiment(options: ValueOptions) -> Experiment:
     """Return the experiment that the options describe.
 
-    Raises InputError for an unknown split, for missing evaluation data, and for a recipe that is
-    not an evaluation encoder's.
+    Raises InputError for an unknown split, for malformed seeds, for missing evaluation data, and
+    for a recipe that is not an evaluation encoder's.
     """
     if options.split not in TASKS:
         raise InputError("--split", f"unknown split {options.split!r}", allowed="test, validation")
@@ -333,7 +334,8 @@ def read_student(path: Path, settings: Sequence[str] = ()) -> Student:
 def hash_training(recipe: ModelRecipe) -> str:
     """Return a SHA-256 of everything that decides a training except the seed.
 
-    These are the deciding recipe values, the weights of a local base, and the library versions.
+    These are the deciding recipe values, the ``*.safetensors`` files in the folder of a local base,
+    and the library versions.
     """
     values = get_deciding_values(recipe)
     values.pop("seed")
@@ -356,7 +358,8 @@ def read_dataset(place: str, config: str | None = None) -> MeasuredDataset:
         place: a run directory, or ORG/NAME[@REVISION] of a Hub.
         config: the config; None: the config to train on (``find_rows``).
 
-    Raises InputError for a missing run or config, and for rows without scores.
+    Raises InputError for a missing run or config, for rows without scores, and for a row that
+    ``ScoredPairs`` refuses.
     """
     rows = find_rows(place, config, "train")
     if not rows.is_scored:
@@ -385,12 +388,12 @@ class HumanPairs(NamedTuple):
 
 
 def find_human_pairs(path: Path | None, senteval: Path | None, pairs: int) -> HumanPairs:
-    """Find human-annotated pairs: at least ``pairs``, as many as each variant has.
+    """Find human-annotated pairs, if there are enough of them for a variant.
 
     Args:
         path: the file of ``--people``; None: STSb-train in SentEval's directory.
         senteval: SentEval's directory; None without one.
-        pairs: the pairs of each variant.
+        pairs: the number of pairs that each variant needs.
 
     Returns the reason instead of pairs when there is no file, or a file with too few pairs. Raises
     InputError when ``path`` is missing or malformed.
@@ -486,13 +489,13 @@ class Training(NamedTuple):
     pairs: Path | None
 
 
-def list_trainings(
+def prepare_trainings(
     experiment: Experiment,
     dataset: MeasuredDataset,
     people: ScoredPairs | None,
     skipped: Collection[TrainedOn],
 ) -> list[Training]:
-    """List the trainings of a dataset's variants, and write the pairs of each.
+    """Write the pairs of all variants of a dataset, and return the trainings on them.
 
     Args:
         experiment: the settings of all variants.
@@ -539,7 +542,7 @@ def measure_dataset(
 
     # Train and score; train_encoder returns an encoder that is already scored at once.
     # A variant has an encoder for each seed, "untrained" only one
-    trainings = list_trainings(experiment, dataset, people, skipped)
+    trainings = prepare_trainings(experiment, dataset, people, skipped)
     calls = [partial(train_encoder, experiment, training) for training in trainings]
     encoders = run_parallel(calls, experiment.workers)
     folders: dict[TrainedOn, tuple[str, ...]] = {}
@@ -587,7 +590,8 @@ def train_encoder(experiment: Experiment, training: Training, stop: Event) -> Pa
     Returns the encoder's run directory. Raises InputError or RunError, which names variant and
     seed, when a stage fails, and KeyboardInterrupt once ``stop`` is set.
     """
-    # Return an encoder that is scored already
+    # Return an encoder that is scored already. The recipe decides its folder, and so the recipe's
+    # own path: until then errors name the split.
     tree = make_variant_recipe(experiment, training)
     recipe = validate_recipe(Path(experiment.split), ModelRecipe, tree)
     folder = locate_variant(experiment, training, recipe)
@@ -631,7 +635,10 @@ def locate_variant(experiment: Experiment, training: Training, recipe: ModelReci
 
 
 def make_variant_recipe(experiment: Experiment, training: Training) -> dict[str, Any]:
-    """Make the recipe of a variant's encoder; without pairs, of the untrained encoder."""
+    """Make the recipe of a variant's encoder; without pairs, of the untrained encoder.
+
+    A variant without a teacher gets the licence that the student's recipe has without its teachers.
+    """
     tasks = [{"task": task, "split": experiment.split} for task in experiment.tasks]
     tree = {
         **experiment.student.tree,
@@ -707,7 +714,8 @@ def format_value(value: TrainingValue) -> str:
     """Format a table with a row per variant: its mean score, and two differences.
 
     "over SimCSE" is the variant minus the SimCSE baseline; "dataset over it" is the dataset minus
-    the variant.
+    the variant. The row of a skipped baseline has the reason. A line above the table names the
+    dataset, the numbers of pairs and seeds, and the split.
     """
     rows = [("trained on", f"mean of {len(value.tasks)}", "over SimCSE", "dataset over it")]
     for name, words in value.names.items():

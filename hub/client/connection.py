@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 CLIENT_TIMEOUT = httpx2.Timeout(60, read=300)  # seconds; the library's default waits for ever
 LEAST_BYTES_PER_SECOND = 100  # of an answer that takes longer than ``CLIENT_TIMEOUT.read``
 LONGEST_REQUESTED_WAIT_SECONDS = 86_400  # a longer ``Retry-After`` is ignored
-MOST_ANSWER_BYTES = 128 << 20  # of an answer after decompression, but for uncompressed downloads
+MOST_ANSWER_BYTES = 128 << 20  # of a decompressed answer; an uncompressed download has no limit
 _UNPACKED_PIECE_BYTES = 1 << 20  # decompressed at once
 _CLIENT_PACKAGES = ("huggingface_hub", "httpx2", "httpcore2", "h11", "hf_xet")
 # This module checks a model's config, which may be a local file: no answer is involved.
@@ -105,7 +105,8 @@ class WrongAnswer(httpx2.RequestError):
 def install_client(*listeners: Listener) -> None:
     """Make huggingface_hub use an HTTP client with this module's limits, in this process.
 
-    The new client raises InputError for a bad environment variable (``require_usable``).
+    The log records of huggingface_hub are cleaned, too (``clean_log_record``). The library creates
+    the client at its first request, which raises InputError for a bad environment variable.
 
     Args:
         listeners: functions that are called with every answer, before its body is read.
@@ -138,8 +139,8 @@ def _check_response(response: httpx2.Response) -> None:
     removed, because ``_Body`` decompresses.
 
     Raises:
-        WrongAnswer: a request other than a download is redirected to another host, or the body has
-            another encoding than gzip.
+        WrongAnswer: a request other than a download is redirected to another host, an upload is
+            redirected at all, or the body has another encoding than gzip.
     """
     # Replace the header by its checked value in seconds.
     seconds = parse_retry_after(response.headers)
@@ -163,7 +164,8 @@ def _check_response(response: httpx2.Response) -> None:
         raise WrongAnswer(f"an answer with the encoding {encoding[:20]}", request=request)
     if isinstance(response.stream, httpx2.SyncByteStream):
         is_packed = encoding != "identity"
-        if is_packed and request.method != "HEAD":  # the header is the compressed length
+        # The header counts compressed bytes. In an answer to HEAD the library looks for it.
+        if is_packed and request.method != "HEAD":
             response.headers.pop("content-length", None)
         is_bounded = is_packed or not is_download
         response.stream = _Body(response.stream, is_packed=is_packed, is_bounded=is_bounded)
@@ -172,12 +174,13 @@ def _check_response(response: httpx2.Response) -> None:
 class _Body(httpx2.SyncByteStream):
     """The body of an answer, decompressed, with limits.
 
-    A body must keep coming: a drip of bytes satisfies every limit on a single read.
+    A limit on the time of a single read does not stop a body of one byte a minute, so the whole
+    body has a least speed.
 
     Args:
         stream: the body as it arrives.
         is_packed: whether the body is compressed with gzip.
-        is_bounded: whether the body can have ``MOST_ANSWER_BYTES`` alone.
+        is_bounded: whether the decompressed body can have at most ``MOST_ANSWER_BYTES``.
     """
 
     def __init__(
@@ -203,7 +206,11 @@ class _Body(httpx2.SyncByteStream):
             yield piece
 
     def _iter_received(self) -> Iterator[bytes]:
-        """Yield the bytes as they arrive. Raises ReadTimeout for a body that is too slow."""
+        """Yield the bytes as they arrive.
+
+        Raises ReadTimeout for a body that brings fewer than ``LEAST_BYTES_PER_SECOND`` in the time
+        after the first ``CLIENT_TIMEOUT.read`` seconds.
+        """
         started = time.monotonic()
         received = 0
         for chunk in self._stream:
@@ -220,9 +227,10 @@ class _Body(httpx2.SyncByteStream):
 
 
 def unpack_gzip(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the decompressed bytes of one gzip stream, in pieces of ``_UNPACKED_PIECE_BYTES``.
+    """Yield the decompressed bytes of a gzip stream, at most ``_UNPACKED_PIECE_BYTES`` at once.
 
-    Raises DecodingError for damaged data, RemoteProtocolError when the stream ends too early.
+    An empty stream yields nothing; bytes after the end of the gzip data are ignored. Raises
+    DecodingError for damaged data, RemoteProtocolError when the stream ends too early.
     """
     unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)  # 16: with gzip's header and checksum
     is_empty = True
@@ -268,7 +276,7 @@ def is_wrong_answer(error: BaseException) -> bool:
     This is so for redirects in circles, undecodable bodies, and exceptions that the library
     raises while it parses an answer.
     """
-    if isinstance(error, HFValidationError):
+    if isinstance(error, HFValidationError):  # a malformed repository id of the user
         return False
     if isinstance(
         error,
@@ -451,6 +459,7 @@ def _convert_read_error(
             "is not downloaded, and HF_HUB_OFFLINE is set",
             hint="run once without it, or give the revision that was downloaded",
         )
+    # A missing local file has a number; a FileNotFoundError of ``datasets`` and fsspec has none.
     if is_unanswered or (isinstance(error, FileNotFoundError) and error.errno is None):
         return RunError(target, "stopped answering", hint="run the same command again later")
     return None
@@ -545,9 +554,12 @@ class Account(BaseModel):
 
 
 def fetch_account(api: "HfApi") -> Account:
-    """Return the account of the client's token. Raises WrongAnswer for an answer of another form.
+    """Return the account of the client's token.
 
-    Raises HfHubHTTPError when the Hub refuses the token.
+    Raises:
+        LocalTokenNotFoundError: the client has no token.
+        HfHubHTTPError: the Hub refuses the token.
+        WrongAnswer: the answer has another form.
     """
     try:
         return Account.model_validate(api.whoami())

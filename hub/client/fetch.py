@@ -8,7 +8,6 @@ With HF_HUB_OFFLINE ``datasets`` by itself takes the rows that it prepared last,
 """
 
 import logging
-import re
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -19,9 +18,9 @@ import httpx2
 from huggingface_hub import constants
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
-from sts_dino.hub.client.connection import convert_read_errors, is_wrong_answer
+from sts_dino.hub.client.connection import WrongAnswer, convert_read_errors, is_wrong_answer
 from sts_dino.hub.client.plan import OF_DATASETS, Remote
-from sts_dino.hub.client.repository import Repository, unwrap_errors
+from sts_dino.hub.client.repository import COMMIT_ID, Repository, unwrap_errors
 from sts_dino.hub.contract import run_dir
 from sts_dino.hub.contract.recipe import DatasetRecipe, ModelRecipe
 from sts_dino.hub.contract.recipe_file import compute_fingerprint, format_recipe
@@ -47,10 +46,10 @@ logger = logging.getLogger(__name__)
 
 
 def is_run_of(manifest: Manifest, recipe: DatasetRecipe | ModelRecipe) -> bool:
-    """Return whether a manifest is of a run of a recipe, as far as the recipe decides.
+    """Return whether a manifest's run was made with this recipe, whatever its input files are.
 
-    The manifest's own inputs are taken for the recipe's: the stage that resumes the run compares
-    them.
+    The fingerprint covers the recipe and the hashes of input files. The hashes are those of the
+    manifest; the stage that resumes the run compares them with the files.
     """
     return manifest.fingerprint == compute_fingerprint(recipe, manifest.inputs)
 
@@ -75,8 +74,10 @@ def fetch_run(
         directory: the run directory, empty or absent.
 
     Raises:
-        RunError: a file is missing in the commit, or differs from the manifest's SHA-256.
+        RunError: a file is missing in the commit, or differs from the manifest's SHA-256, or the
+            disk failed.
         ConnectionError: the Hub stopped answering.
+        HfHubHTTPError: the Hub refused a request.
     """
     from huggingface_hub import snapshot_download
 
@@ -110,12 +111,12 @@ def fetch_run(
         # The client returns normally when the Hub stops answering. The caller tries again.
         raise ConnectionError("not every file came")
     for changed in find_changed_files(staging, manifest):
-        # After a repair of the repository, the client would keep this file.
+        # The client keeps a file that is there, even after a repair of the repository.
         (staging / changed).unlink()
         raise _make_damage_error(
             repository, changed, "is not the file that the repository's manifest names"
         )
-    shutil.rmtree(staging / ".cache", ignore_errors=True)  # the client's notes
+    shutil.rmtree(staging / ".cache", ignore_errors=True)  # the client's record of its downloads
     for path in {*staging.rglob("*")} - local_paths:
         if path.is_file():
             path.unlink()
@@ -168,10 +169,11 @@ class FinishedRun:
         return sorted({file.config for file in self.manifest.files if file.config})
 
     def fetch_shards(self, config: str) -> tuple[Path, list[File]]:
-        """Return the run's folder and the shards of a config, with every shard checked.
+        """Fetch the shards of a config and check them; return the run's folder and the shards.
 
         Shards without rows are left out, because parquet readers fail over an empty shard. Raises
-        InputError when a shard is missing or differs from the manifest.
+        InputError when a shard is missing or differs from the manifest, and the errors of
+        ``fetch_files``.
         """
         shards = [file for file in self.manifest.shards(config) if file.rows != 0]
         directory = self.fetch_files(shards)
@@ -219,7 +221,7 @@ def open_published_run(repo_id: str, revision: str | None, name: str) -> Finishe
         name: the run's name in messages.
 
     Raises:
-        InputError: the repository does not exist, or the run is unfinished.
+        InputError: the repository or the revision does not exist, or the run is unfinished.
         RunError: the token has no access, or the Hub did not answer.
     """
     from huggingface_hub import HfApi
@@ -236,7 +238,7 @@ def open_published_run(repo_id: str, revision: str | None, name: str) -> Finishe
         manifest = read_manifest(directory)
     except InputError:  # a file of another format that has the same name
         return None
-    assert manifest is not None
+    assert manifest is not None  # None stands for a missing file
     if not manifest.complete:
         raise InputError(name, "the run is not finished", hint="publish it again when it is")
     commit = directory.name
@@ -294,8 +296,9 @@ def _fetch_file(
 def resolve_commit(repo_id: str, revision: str | None, kind: str = "dataset") -> str:
     """Return the commit id of a revision, from the Hub, or with HF_HUB_OFFLINE from the cache.
 
-    A commit id of a dataset is returned without a request. A commit id of a model is looked up on
-    the Hub, because without the Hub the client library may load a half-downloaded model.
+    The commit that the Hub names for a branch or a tag is written to the cache. A commit id of a
+    dataset is returned without a request. A commit id of a model is looked up on the Hub, because
+    without the Hub the client library may load a half-downloaded model.
 
     Args:
         repo_id: the repository.
@@ -305,20 +308,22 @@ def resolve_commit(repo_id: str, revision: str | None, kind: str = "dataset") ->
     Raises:
         LocalEntryNotFoundError: HF_HUB_OFFLINE is set, and the revision was never looked up.
         HfHubHTTPError: the Hub has no such repository or revision, or refused.
+        WrongAnswer: the answer has no commit id.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.file_download import repo_folder_name
 
     name = revision or "main"
-    if re.fullmatch(r"[0-9a-f]{40}", name) and (kind == "dataset" or constants.HF_HUB_OFFLINE):
+    if COMMIT_ID.fullmatch(name) and (kind == "dataset" or constants.HF_HUB_OFFLINE):
         return name
 
-    # The client library keeps the commit of a branch or a tag in this file, too; it is written
-    # here for later calls without the Hub.
+    # The client library has the same file, but writes it only when it downloads something.
     folder = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=repo_id, repo_type=kind))
     cached_ref = folder / "refs" / name
     if not constants.HF_HUB_OFFLINE:
-        commit = HfApi().repo_info(repo_id, repo_type=kind, revision=revision).sha or ""
+        commit = str(HfApi().repo_info(repo_id, repo_type=kind, revision=revision).sha)
+        if not COMMIT_ID.fullmatch(commit):
+            raise WrongAnswer("a revision without a commit")
         if name != commit:
             write_text(cached_ref, commit)
         return commit
@@ -335,7 +340,7 @@ def list_prepared_configs(repo_id: str, commit: str) -> dict[str, Path]:
     import datasets
     from datasets.naming import camelcase_to_snakecase
 
-    # Name the folder of the cache as ``datasets`` does.
+    # ``datasets`` caches rows in OWNER___NAME/CONFIG/VERSION/COMMIT.
     owner, _, name = repo_id.rpartition("/")
     folder = camelcase_to_snakecase(name)
     if owner:
@@ -365,6 +370,7 @@ def load_prepared(
 
     Raises:
         LocalEntryNotFoundError: ``datasets`` never prepared this config of this commit here.
+        ValueError: the config has no such split.
     """
     from datasets.packaged_modules.cache.cache import Cache
 

@@ -42,7 +42,8 @@ PATTERNS_BESIDE_MANIFEST = (
     "assets/*.png",
 )
 HUB_FILES = (".gitattributes",)  # files that the Hub itself adds to a repository
-# The names of ``MEASURED``'s files, in their order, in a card's digest of facts
+# The names of ``MEASURED``'s files, in their order, in a card's digest of facts. results.json has
+# none: a name there would change the digests of published cards.
 _FACT_NAMES = ("", "repeats", "value", "fidelity", "decontamination", "report")
 _STAMP = re.compile(
     r"<!-- sts-dino: (?P<repo_id>\S+) facts (?P<facts>[0-9a-f]{64}) "
@@ -52,7 +53,6 @@ _STAMP = re.compile(
 # allows 128 commits an hour: at that rate the 100,000 files of the largest repository would take
 # eight hours.
 MOST_FILES_PER_COMMIT = 1_000
-_IN_EACH_COMMIT = (CARD, MANIFEST, RECIPE)
 _CARD_OF_A_PART = """---
 tags:
 - being-published
@@ -147,7 +147,7 @@ def is_beside(path: str) -> bool:
     """Return whether a path of a repository matches ``PATTERNS_BESIDE_MANIFEST``."""
     # ``match`` compares a path's end, so a pattern also matches in a deeper folder.
     patterns = [item for item in PATTERNS_BESIDE_MANIFEST if item.count("/") == path.count("/")]
-    return any(Path(path).match(pattern) for pattern in patterns)
+    return any(PurePosixPath(path).match(pattern) for pattern in patterns)
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,8 @@ class Plan:
         if self.script:
             lines.append("  branch script")
         lines += [f"  ! {path}: {edit}" for path, edit in self.edits.items()]
-        return strip_controls("\n".join(lines))  # paths of others
+        # Paths and edits of files on the Hub may hold escape sequences.
+        return strip_controls("\n".join(lines))
 
 
 @dataclass(frozen=True)
@@ -233,6 +234,7 @@ def hash_facts(manifest: bytes, *measured: bytes | None) -> str:
     parts = [hashlib.sha256(manifest).hexdigest()]
     for name, content in zip(_FACT_NAMES, measured, strict=False):
         if content is not None:
+            # ``lstrip`` for the file whose name is empty
             parts.append(f"{name} {hashlib.sha256(content).hexdigest()}".lstrip())
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
@@ -291,21 +293,20 @@ def plan_commits(
     if len(changes) <= MOST_FILES_PER_COMMIT:
         return [PlannedCommit(changes, snapshot)]
 
-    # Group the paths: to delete first, present on the branch, to send, beside the manifest.
+    # Group the paths: to delete, present on the branch, to send, beside the manifest.
     emptied = _find_emptied_paths(changes)
     present = _find_present_files(snapshot, remote, emptied)
     new = [path for path in sorted(snapshot) if path not in present and not is_beside(path)]
     beside = {path: content for path, content in snapshot.items() if is_beside(path)}
-    deleted = tuple(path for path in changes.deleted if is_beside(path))
+    deletions = (*emptied, *filter(is_beside, changes.deleted))
 
-    # Cut the new files into parts. The deletions come first, as a commit without new files.
-    length = MOST_FILES_PER_COMMIT - len(_IN_EACH_COMMIT)
+    # Cut the new files into parts. If data files are deleted, the first commit sends no new files.
+    length = max(1, MOST_FILES_PER_COMMIT - len({CARD, MANIFEST, *beside}))
     parts = [tuple(new[start : start + length]) for start in range(0, len(new), length)]
     last_part = parts.pop() if parts else ()
     total = len(present) + len(new)
     if emptied:
         parts.insert(0, ())
-    deleted = (*emptied, *deleted)
 
     # Each commit but the last has the manifest of an unfinished run, and its own card.
     commits = []
@@ -314,14 +315,14 @@ def plan_commits(
         contents = {**beside, **_describe_part(snapshot, manifest, present, repo_id)}
         commits.append(
             PlannedCommit(
-                Changes(part, tuple(contents), deleted),
+                Changes(part, tuple(contents), deletions),
                 {**snapshot, **contents},
                 f", {len(present):,} of {total:,} files",
             )
         )
-        deleted = ()
-    # The client skips unchanged files.
-    commits.append(PlannedCommit(Changes(last_part, tuple(beside), deleted), snapshot))
+        deletions = ()  # only the first commit deletes
+    # Of the files beside the manifest, the client skips the unchanged ones.
+    commits.append(PlannedCommit(Changes(last_part, tuple(beside), deletions), snapshot))
     return commits
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sts_dino.hub.client import plan as batches
+from sts_dino.hub.client import plan as publication_plan
 from sts_dino.hub.client.connection import fetch_account
 from sts_dino.hub.client.plan import (
     CARD,
@@ -96,9 +96,9 @@ def publish_run(
     Raises:
         InputError: the run is unfinished or has no card, or its recipe, manifest, files and card
             contradict each other.
-        RunError: the version's tag marks other content, or a person changed the repository after
-            the last publication.
-        HfHubHTTPError: the Hub refused a request.
+        RunError: the errors of ``Release.try_publish``.
+        HfHubHTTPError: the Hub refused a request; ``convert_hub_errors`` converts this error and
+            those of a lost connection.
     """
     options = options or Options()
     manifest = check_run(directory)
@@ -173,9 +173,9 @@ def _check_columns(directory: Path, manifest: Manifest, recipe: DatasetRecipe) -
 
 
 def collect_snapshot(directory: Path, manifest: Manifest) -> dict[str, Content]:
-    """Return path → content of all files to publish: the manifest's files, the card and so on.
+    """Return path in the repository → content of all files to publish.
 
-    ``PATTERNS_BESIDE_MANIFEST`` names the files that the manifest does not list.
+    These are the manifest's files, and the files that match ``PATTERNS_BESIDE_MANIFEST``.
     """
     contents = {}
     for pattern in PATTERNS_BESIDE_MANIFEST:
@@ -211,7 +211,8 @@ class Release:
         hint = f"run: sts-dino card {self.directory} --repo-id {repo_id}"
         if not card.is_file():
             raise InputError(card, "no card", hint=hint)
-        stamp = read_stamp(card.read_text(encoding="utf-8"))
+        # Other line breaks are an edit, too, so no line break is translated.
+        stamp = read_stamp(card.read_bytes().decode("utf-8", "replace"))
         if stamp is None:
             raise InputError(
                 card, "was edited by hand: prose belongs into the recipe's about:", hint=hint
@@ -235,7 +236,8 @@ class Release:
             The plan of the first call: a repeated call after a lost answer may find no changes.
 
         Raises:
-            RunError: a person changed the repository, and ``force`` is not set.
+            RunError: a person changed the repository, and ``force`` is not set; the repository
+                exists, and the token cannot see it; and the errors of ``make_plan``.
         """
         plan = self.make_plan()
         self._first_plan = self._first_plan or plan
@@ -256,9 +258,8 @@ class Release:
         sha = remote.sha
         for commit in self._plan_commits(remote):
             message = f"{self.manifest.name} {self.tag}{commit.progress}"
-            sha = self.repository.commit(
-                Remote(sha, {}), MAIN, commit.changes, commit.snapshot, message
-            )
+            parent = Remote(sha, {})  # its files do not matter
+            sha = self.repository.commit(parent, MAIN, commit.changes, commit.snapshot, message)
             if commit.progress:
                 logger.info(f"{repo_id}: {self.tag}{commit.progress} published")
 
@@ -332,7 +333,7 @@ class Release:
             hint = "drop again with a later --drop-version"
         raise RunError(target, problem, hint=hint)
 
-    def _add_script(self) -> Snapshot:
+    def _make_script_snapshot(self) -> Snapshot:
         """Return the files of the branch ``script``: the snapshot and the loading script."""
         contents = dict(self.snapshot)
         for name, text in self.options.script.items():
@@ -346,19 +347,20 @@ class Release:
         if remote is None or changes:
             return True
         branch = self.repository.get_branch(SCRIPT_BRANCH)
-        return branch is None or bool(find_changes(self._add_script(), branch))
+        return branch is None or bool(find_changes(self._make_script_snapshot(), branch))
 
     def _update_script(self, sha: str) -> None:
         """Make the branch ``script`` hold the files of the commit ``sha`` and the loading script.
 
-        One commit makes the changes; a missing branch is created at ``sha`` before.
+        One commit makes the changes. A missing branch is created at ``sha`` before; a branch with
+        more than ``MOST_FILES_PER_COMMIT`` changes is deleted and created again.
         """
-        snapshot = self._add_script()
+        snapshot = self._make_script_snapshot()
         branch = self.repository.get_branch(SCRIPT_BRANCH)
-        # Too many changes for one commit: create the branch again.
+        # A branch at ``sha`` lacks only the script, so its commit is small.
         if branch is not None:
             change_count = len(find_changes(snapshot, branch))
-            if change_count > batches.MOST_FILES_PER_COMMIT:
+            if change_count > publication_plan.MOST_FILES_PER_COMMIT:
                 self.repository.drop_branch(SCRIPT_BRANCH)
                 branch = None
         if branch is None:
@@ -479,4 +481,4 @@ def _find_card_edits(repository: Repository, remote: Remote, snapshot: Snapshot)
     measured = [repository.read_file(remote, path) for path in MEASURED]
     if stamp.facts == hash_facts(repository.read_file(remote, MANIFEST) or b"", *measured):
         return {}
-    return {MANIFEST: "this or results.json was changed by hand: the card was written from others"}
+    return {MANIFEST: "this or a file of results was changed: the card was written from others"}

@@ -135,12 +135,13 @@ class Repository:
             info = self.api.repo_info(self.repo_id, repo_type=self.kind)
         except RepositoryNotFoundError:
             return
-        wished, actual = ("public", "private") if public else ("private", "public")
-        if bool(info.private) == public:
+        wanted = "public" if public else "private"
+        actual = "private" if info.private else "public"
+        if actual != wanted:
             raise RunError(
                 self.repo_id,
                 f"is there already, and {actual}",
-                hint=f"make it {wished} on its settings page, or leave --{wished} out",
+                hint=f"make it {wanted} on its settings page, or leave --{wanted} out",
             )
 
     def commit(
@@ -151,7 +152,7 @@ class Repository:
         The Hub refuses (412) and changes nothing when ``remote`` is not the branch's newest commit.
 
         Args:
-            remote: the parent commit.
+            remote: the parent commit; its files do not matter.
             branch: the branch to commit to.
             changes: the paths to add, replace and delete.
             snapshot: the contents of the paths to add and replace.

@@ -42,7 +42,7 @@ class RetryPolicy:
 
     Attributes:
         longest: seconds after which a failing step is given up.
-        scale: factor of all waits; tests use a small factor.
+        scale: factor of ``longest`` and of all waits; tests use a small factor.
         reached: whether the Hub has answered a request. A refused connection is temporary only
             then; an address that never answered is wrong.
     """
@@ -64,7 +64,7 @@ class RetryPolicy:
 
         Raises:
             Exception: the last failure, when it is permanent, or when the next wait would end more
-                than ``longest`` seconds after the first attempt.
+                than ``longest`` (times ``scale``) seconds after the first attempt.
         """
         retrying = Retrying(
             retry=retry_if_exception(self.should_retry),
@@ -91,7 +91,7 @@ class RetryPolicy:
         if isinstance(error, HfHubHTTPError):
             self.reached = True
             is_temporary = error.response.status_code in TEMPORARY_STATUSES
-            return is_temporary and not self._is_permanent(error)
+            return is_temporary and not self._is_repeated_conflict(error)
         if isinstance(error, OfflineModeIsEnabled):
             return False
         if isinstance(error, httpx2.ConnectError):
@@ -101,11 +101,12 @@ class RetryPolicy:
         dropped = httpx2.TimeoutException | httpx2.NetworkError | httpx2.RemoteProtocolError
         return isinstance(error, dropped | ConnectionError)
 
-    def _is_permanent(self, error: HfHubHTTPError) -> bool:
-        """Return whether an equal request was refused with 409 ``MOST_EQUAL_CONFLICTS`` times.
+    def _is_repeated_conflict(self, error: HfHubHTTPError) -> bool:
+        """Return whether equal requests were refused with 409 ``MOST_EQUAL_CONFLICTS`` times.
 
-        Such a conflict is permanent, for instance with another reference's name. A commit request
-        names its parent, so equal requests mean that nobody committed between them.
+        The failure is counted; another status or another request begins the count again. Such a
+        conflict is permanent, for instance with another reference's name. A commit request names
+        its parent, so equal requests mean that nobody committed between them.
         """
         if error.response.status_code != 409:
             self._conflicts.clear()
@@ -178,8 +179,9 @@ def wait(why: str, seconds: float) -> None:
 def install_patient_client(patience: RetryPolicy) -> None:
     """Install the project's HTTP client with a hook that raises answers which ask for a wait.
 
-    The client library would wait in silence; the raised error reaches ``patience``, which logs the
-    wait. Every answer sets ``patience.reached``.
+    These are answers with the status 429, and server errors with the header ``Retry-After``. The
+    client library would wait in silence; the raised HfHubHTTPError reaches ``patience``, which logs
+    the wait. Every answer sets ``patience.reached``.
     """
     from huggingface_hub.utils import hf_raise_for_status
 

@@ -1,12 +1,15 @@
 """The local Hub's guards: tokens, private repos, paths, signed addresses, hosts, ranges."""
 
 import hashlib
+from contextlib import closing
 
 import pytest
 from huggingface_hub import HfApi
 from huggingface_hub.errors import RepositoryNotFoundError
 from local_hub import ask, commit_body, file_line, post_commit, status_of, upload_address
 
+from hub_server.storage.credentials import Actor, add_user, authenticate, ensure_token
+from hub_server.storage.database import Database
 from hub_server.storage.trees import make_lfs_pointer
 
 pytest_plugins = ["local_hub"]
@@ -51,6 +54,16 @@ def test_tokens_without_the_right_change_nothing(who, status, local_hub, alice, 
         == status
     )
     assert hub_api.dataset_info(repo).sha == before and not hub_api.repo_exists(f"demo/by-{who}")
+
+
+def test_a_damaged_token_file_gets_a_new_token(tmp_path):
+    path = tmp_path / "token"
+    path.write_bytes(b"\xff\xfe")
+    with closing(Database(tmp_path / "hub.sqlite")) as database:
+        add_user(database, "demo")
+        ensure_token(database, path, "demo", "write")
+        actor = authenticate(database, f"Bearer {path.read_text()}")
+    assert actor == Actor("demo", "write")
 
 
 def test_who_a_token_is(local_hub, repo):

@@ -5,6 +5,7 @@ import html
 import html.parser
 import io
 import re
+import sys
 import time
 from types import SimpleNamespace
 
@@ -273,6 +274,14 @@ def test_a_reader_that_takes_too_much_time_or_memory_is_ended(tmp_path, monkeypa
 def test_a_card_is_not_rendered_without_end():
     for text in ("[" * 300_000, "> " * 100_000, "*_" * 20_000, "`" * 300_000, "<div>" * 5_000):
         assert len(render_card(text, "/")) < 2_000_000
+
+
+def test_an_address_that_cannot_be_parsed_is_dropped(monkeypatch):
+    swallowed = []  # exceptions of the filter inside the cleaner
+    monkeypatch.setattr(sys, "unraisablehook", swallowed.append)
+    html = render_card('<a href="//[a">a</a> <img src="//[b">', "/base/")
+    assert "a</a>" in html and "<img" in html and "[" not in html
+    assert not swallowed
 
 
 def test_configs_in_all_forms():

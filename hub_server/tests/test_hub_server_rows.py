@@ -1,6 +1,7 @@
 """Pages of rows: their texts, the bounds of a search, and the rows of partial reads."""
 
 import json
+import math
 import random
 import re
 
@@ -193,3 +194,16 @@ def test_a_process_that_cannot_start_is_not_the_files_fault(tmp_path, monkeypatc
         readers.show_card(tmp_path / "README.md", "/").problem,
     ):
         assert problem.startswith("The Hub's machine could not start the process")
+
+
+def test_a_label_that_is_no_number_filters_as_it_is_counted(split):
+    table = pa.table({"text": list("abcd"), "score": [1.0, math.nan, None, math.nan]})
+    page = split(table, label="nan")
+    assert ("nan", 2) in page.labels
+    assert page.matches == 2 and [row[0] for row in page.table] == ["b", "d"]
+
+
+def test_a_column_of_lists_is_no_sentence_of_a_pair(split):
+    table = pa.table({"sentence1": [["a"]], "sentence2": ["b"], "score": [1.0]})
+    page = split(table)
+    assert not page.can_group and page.table == [["['a']", "b", "1"]]

@@ -26,6 +26,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from local_hub import Log, ask, file_line, post_commit, send_large
 
 from hub_server.app import _convert_to_refusal
+from hub_server.connections import make_connection_class
 from hub_server.process import LocalHub
 from hub_server.storage.database import Database
 from hub_server.storage.errors import CommandError
@@ -94,6 +95,7 @@ def test_restart_keeps_everything(tmp_path):
 def test_server_does_not_outlive_its_parent(tmp_path):
     script = f"""
 import os
+from hub_server.connections import make_connection_class
 from hub_server.process import LocalHub
 hub = LocalHub({str(tmp_path / "hub")!r}).start()
 print(hub.process.pid, flush=True)
@@ -357,3 +359,11 @@ def test_an_error_of_the_command_line_shows_no_control_character(tmp_path):
     refused = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert refused.returncode and refused.stderr.startswith("error: ")
     assert not set(refused.stderr) & {"\u202e", "\x1b"}
+
+
+def test_an_unlimited_number_of_open_files_is_not_lowered(monkeypatch):
+    lowered = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
+    monkeypatch.setattr(resource, "setrlimit", lambda *limit: lowered.append(limit))
+    assert make_connection_class(patience=1).most == 1000
+    assert not lowered

@@ -4,7 +4,7 @@ loads or is tagged.
 
 import json
 import random
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from types import SimpleNamespace
 
 import pytest
@@ -123,6 +123,23 @@ def test_any_state_becomes_any_other_by_commits_that_are_whole(seed):
         )
     assert branch.contents == after
     assert not find_changes(snapshot, branch.remote)
+
+
+def test_all_files_beside_the_manifest_count_for_the_limit(monkeypatch):
+    monkeypatch.setattr(batches, "MOST_FILES_PER_COMMIT", 12)
+    contents, manifest = state(random.Random(1))
+    contents |= {f"assets/{number}.png": b"" for number in range(5)}
+    contents |= {f"data/raw/{number}": b"" for number in range(30)}
+    snapshot = {path: Content(content) for path, content in contents.items()}
+    steps = batches.plan_commits(snapshot, Remote("0" * 40, {}), manifest, "acme/pairs")
+    assert len(steps) > 3
+    for step in steps:
+        assert len(step.changes) <= 12
+
+
+def test_names_that_differ_in_case_are_different_files_on_windows_too(monkeypatch):
+    monkeypatch.setattr(batches, "Path", PureWindowsPath)
+    assert batches.is_beside("README.md") and not batches.is_beside("readme.md")
 
 
 def history(api: HfApi, repo: str) -> list[str]:

@@ -78,6 +78,9 @@ def test_a_card_that_does_not_agree_is_refused(finished, hub_api):
     card = (finished / "README.md").read_text()
     write_text(finished / "README.md", card.replace("# A card", "# My card"))
     refusal(finished, hub_api, "was edited by hand: prose belongs into the recipe's about:")
+    for edited_card in (card.encode() + b"\xff", card.replace("\n", "\r\n").encode()):
+        (finished / "README.md").write_bytes(edited_card)
+        refusal(finished, hub_api, "was edited by hand")
     write_card(finished, org="other")
     refusal(finished, hub_api, "is that of other/.*, not of acme/")
     manifest = run_dir.require_complete(finished)

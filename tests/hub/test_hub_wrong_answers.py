@@ -12,11 +12,13 @@ from types import SimpleNamespace
 
 import httpx2
 import pytest
+from huggingface_hub import constants
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 from huggingface_hub.utils import hf_raise_for_status
 
 from sts_dino.hub.client import connection as client
 from sts_dino.hub.client.connection import WrongAnswer, fetch_account
+from sts_dino.hub.client.fetch import resolve_commit
 from sts_dino.hub.client.repository import Repository, unwrap_errors
 from sts_dino.hub.errors import InputError, RunError
 
@@ -49,6 +51,18 @@ def test_a_branch_has_a_commit():
     for sha in (None, "main", 7):
         with pytest.raises(WrongAnswer, match="a branch without a commit"):
             repository(repo_info=SimpleNamespace(sha=sha)).get_branch()
+
+
+@pytest.mark.parametrize("sha", [None, "", "main"])
+def test_a_revision_has_a_commit_and_no_other_text_is_cached(sha, tmp_path, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(
+        "huggingface_hub.HfApi.repo_info", lambda *_, **__: SimpleNamespace(sha=sha)
+    )
+    with pytest.raises(WrongAnswer, match="a revision without a commit"):
+        resolve_commit("acme/pairs", "v1.0.0")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_tag_is_set_when_it_is_there():

@@ -3,6 +3,7 @@ are replaced.
 """
 
 import json
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -98,6 +99,20 @@ def test_an_export_is_a_copy_that_sentence_transformers_5_and_6_load(
     ]
     assert SentenceTransformer(str(out)).prompts["query"] == "query: "
     assert "float32" in capsys.readouterr().out and "float32" in (out / "README.md").read_text()
+
+
+def test_warnings_are_silent_during_the_conversion_alone(caplog):
+    logger = export.logger
+    with caplog.at_level("INFO"), warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        with pytest.raises(RunError), export.silence_warnings():
+            logger.warning("of the exporter")
+            warnings.warn("of the exporter", stacklevel=1)
+            raise RunError("here", "failed")
+        logger.info("encoding 5 sentences")
+        warnings.warn("of the tokenizer", stacklevel=1)
+    assert caplog.messages == ["encoding 5 sentences"]
+    assert [str(warning.message) for warning in seen] == ["of the tokenizer"]
 
 
 def test_a_network_that_differs_is_refused_and_leaves_nothing(saved, converted, tmp_path):

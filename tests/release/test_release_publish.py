@@ -117,5 +117,12 @@ def test_a_card_that_an_interruption_left_behind_is_written_again(hub, tmp_path,
         write_card(directory, options)
 
 
+def test_a_card_that_is_no_text_counts_as_edited_and_stays(tmp_path):
+    directory = model_run(tmp_path / "model")
+    (directory / CARD).write_bytes(b"\xff")
+    write_card(directory, PublishOptions(org="acme"))
+    assert (directory / CARD).read_bytes() == b"\xff"
+
+
 def interrupt(*_: object) -> None:
     raise KeyboardInterrupt

@@ -143,6 +143,12 @@ def test_parallel_calls_are_ordered_and_a_failure_ends_the_others():
         )
     assert "beside" in ended and "last" not in ended
 
+    # The failure of a later call ends the earlier ones as well
+    ended.clear()
+    with pytest.raises(RunError):
+        run_parallel([partial(waits, "beside"), fails, *repeat(partial(waits, "last"), 3)], 2)
+    assert ended[0] in ("beside", "last") and len(ended) < 4
+
 
 def test_an_answer_is_the_last_line_and_a_failure_is_of_its_kind(tmp_path):
     assert read_answer("make", str(tmp_path / "a")) == {"made": str(tmp_path / "a")}

@@ -134,13 +134,16 @@ def make_connection_class(patience: float) -> type[TimedConnection]:
 def _raise_open_file_limit() -> int:
     """Raise this process's limit of open files to ``_WANTED_OPEN_FILES``, if the system allows it.
 
-    Returns the limit that is in force. A higher limit stays.
+    Returns the limit that is in force; ``_WANTED_OPEN_FILES`` if there is none. A higher limit
+    stays.
     """
     try:
         import resource
     except ModuleNotFoundError:  # Windows has no such limit
         return _WANTED_OPEN_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:  # a negative number
+        return _WANTED_OPEN_FILES
     is_unlimited = hard == resource.RLIM_INFINITY
     allowed = _WANTED_OPEN_FILES if is_unlimited else min(hard, _WANTED_OPEN_FILES)
     limit = max(soft, allowed)

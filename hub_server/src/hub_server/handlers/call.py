@@ -74,7 +74,8 @@ class Call:
 
         Raises:
             HubError: 404 (401 without a token) for a missing repo and for one that the actor may
-                not see; 401 or 403 without the right to write.
+                not see; 404 for a kind that this Hub does not serve; 401 or 403 without the right
+                to write; 400 to write to a pull request.
         """
         kind = KINDS.get(self.args["kind"])
         if kind is None:

@@ -57,7 +57,7 @@ class _Preupload(BaseModel):
 
 
 def list_folder(call: Call) -> Response:
-    """Return one page of a folder's listing.
+    """Return one page of a folder's listing. Raises HubError 404 for a missing folder or revision.
 
     The cursor of the next page is the commit and the last path. All pages therefore show one
     commit, and a page does not walk the entries of earlier pages.
@@ -125,7 +125,7 @@ def _describe_entries(
 def describe_paths(call: Call) -> list:
     """Return the entries at the paths in the body, JSON or a form; unknown paths are left out.
 
-    Raises HubError 413 for more than ``_MAX_PATHS`` paths.
+    Raises HubError 413 for more than ``_MAX_PATHS`` paths, 404 for a missing revision.
     """
     repo = call.get_repo()
     if call.headers.get("content-type", "").startswith("application/json"):
@@ -150,7 +150,7 @@ def plan_upload(call: Call) -> dict:
     """Return for each file to upload its mode, whether to ignore it, and the stored file's id.
 
     The mode is ``lfs`` or ``regular``; the id is missing for a new path. Raises HubError 413 for
-    more than ``_MAX_PREUPLOAD`` files.
+    more than ``_MAX_PREUPLOAD`` files, 404 for a missing revision, and 400 as ``is_ignored``.
     """
     repo = call.get_repo(write=True)
     request = call.parse_body(_Preupload)

@@ -59,7 +59,8 @@ def list_commits(call: Call) -> Response:
     """Return one page of the history of a revision, newest first.
 
     The first page begins at commit number ``p`` times ``limit``. The link to the next page has the
-    number of its first commit as ``cursor``, because a page may end early (``take_page``).
+    number of its first commit as ``cursor``, because a page may end early (``take_page``). Raises
+    HubError 404 for a missing revision.
     """
     repo = call.get_repo()
     size = call.parse_number("limit", _PAGE_COMMITS, _MOST_PAGE_COMMITS)

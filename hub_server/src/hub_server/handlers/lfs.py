@@ -140,8 +140,8 @@ def store_upload(call: Call) -> Response:
 def finish_upload(call: Call) -> dict:
     """Join the parts of a multipart upload.
 
-    The request's body is ignored: the signed address holds the number of parts. Raises HubError 400
-    when a part is missing.
+    The request's body is ignored: the signed address holds the number of parts. Raises HubError 403
+    for a bad signature, 400 for a missing part or another content.
     """
     check_signature(call)
     size = int(call.args["size"])

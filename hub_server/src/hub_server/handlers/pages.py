@@ -266,7 +266,10 @@ def show_owner(call: Call) -> Response:
 
 
 def show_repo(call: Call) -> Response:
-    """Show one repo at a revision: rows of a dataset, card, files and last commits."""
+    """Show one repo at a revision: rows of a dataset, card, files and last commits.
+
+    Raises HubError 404 for a missing repo or revision.
+    """
     # Read the index.
     revision = find_repo_revision(call)
     repo = revision.repo

@@ -49,7 +49,7 @@ class _Settings(BaseModel):
 
 
 def describe_user(call: Call) -> dict:
-    """Return the token's user, role and organisations."""
+    """Return the token's user, role and organisations. Raises HubError 401 without a token."""
     name, role, orgs = call.user
     return {
         "type": "user",
@@ -192,7 +192,11 @@ def _list_files(db: sqlite3.Connection, commit: Commit, *, blobs: bool) -> list[
 
 
 def list_matching_repos(call: Call) -> Response:
-    """Return the visible repos of a kind, filtered; newest change first, or as ``sort`` says."""
+    """Return one page of the visible repos of a kind, filtered by the query.
+
+    The last changed repo comes first, or with ``sort=createdAt`` the last created one. Raises
+    HubError 400 for a filter that this Hub lacks.
+    """
     unknown = _NO_FILTERS & set(call.query)
     if unknown:
         raise HubError(400, f"This local Hub cannot filter repos by {' or '.join(sorted(unknown))}")

@@ -105,7 +105,7 @@ def get_body_limit(call: Call) -> int:
 
 
 def store_xorb(call: Call) -> dict:
-    """Store a xorb without reading it.
+    """Store a xorb without reading it. Raises HubError 401 or 404 as ``require_repo``.
 
     Nothing depends on the hash in the address, because every file of a shard is checked by sha256.
     """
@@ -113,6 +113,7 @@ def store_xorb(call: Call) -> dict:
     with call.hub.blobs.open_staging() as staging:
         blob = staging.take(call.content)
     with call.hub.database.begin_write() as db:
+        # Selecting from ``repos`` writes nothing for a repo that was deleted meanwhile.
         query = "REPLACE INTO xorbs SELECT id, ?, ? FROM repos WHERE id = ?"
         db.execute(query, (call.args["hash"], blob.sha256, repo))
     return {"was_inserted": True}
@@ -121,8 +122,8 @@ def store_xorb(call: Call) -> dict:
 def store_shard(call: Call) -> dict:
     """Build the files that a shard describes from the repo's xorbs, and record their upload.
 
-    Raises HubError: 400 for a malformed shard or xorb, and for a file of another sha256; 413 and
-    507 for files that are too large.
+    Raises HubError: 400 for a malformed shard or xorb, and for a file of another sha256; 413 for
+    files that are too large; 401 or 404 as ``require_repo``. Raises OSError for a full disk.
     """
     repo = require_repo(call)
     files = read_shard(call.read_body())
@@ -171,6 +172,7 @@ def _require_room(call: Call, files: list[ShardFile]) -> None:
 
 def read_shard(content: bytes) -> list[ShardFile]:
     """Return the files that a shard describes. Raises HubError 400 for a malformed shard."""
+    # A shard begins with a tag of 32 bytes and its version, a 64-bit number.
     if not content.startswith(_SHARD_TAG) or content[32:40] != struct.pack("<Q", _SHARD_VERSION):
         raise HubError(400, f"This is not a Xet shard of version {_SHARD_VERSION}")
     records = (

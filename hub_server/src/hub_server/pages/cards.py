@@ -227,7 +227,8 @@ def list_configs(metadata: dict, paths: list[str]) -> list[Config]:
     """Return a card's configs that have parquet files, the default config first.
 
     Without such a config, the first parquet file makes one config called ``default``; without a
-    parquet file the list is empty. A pattern matches nothing after ``_MAX_TRIES`` comparisons of a
+    parquet file the list is empty. The first ``_MAX_CONFIGS`` configs of the card are read, with
+    ``_MAX_PATTERNS`` patterns each. A pattern matches nothing after ``_MAX_TRIES`` comparisons of a
     pattern with a path.
 
     Args:
@@ -260,7 +261,7 @@ def list_configs(metadata: dict, paths: list[str]) -> list[Config]:
 
 
 def _list_data_files(value: object) -> list[tuple[str, str]]:
-    """Return the (split, pattern) pairs of a config's ``data_files``.
+    """Return the (split, pattern) pairs of a config's ``data_files``, at most ``_MAX_PATTERNS``.
 
     A card writes one pattern, a list of patterns, or a list of splits with one or more patterns.
     """
@@ -281,7 +282,8 @@ def _make_list(value: object) -> list:
 def find_problems(text: str) -> tuple[list[str], list[str]]:
     """Return the errors and the warnings over the front matter of a card, as the Hub words them.
 
-    At most ``_MAX_ERRORS`` errors; both lists are empty for a valid front matter.
+    At most ``_MAX_ERRORS`` errors. A card without front matter has one warning. Both lists are
+    empty for a valid front matter.
     """
     try:
         metadata = read_metadata(text)
@@ -299,7 +301,7 @@ def find_problems(text: str) -> tuple[list[str], list[str]]:
 
 
 def _find_bad_texts(metadata: dict) -> Iterator[str]:
-    """Yield an error for each value that must be a text and is none."""
+    """Yield an error for each value that must be a text and is of another type."""
     for key in (*_TEXTS, "tags", "task_categories", "task_ids", "size_categories"):
         for item in _make_list(metadata.get(key) or []):
             if not isinstance(item, str):
@@ -330,9 +332,10 @@ def _find_bad_configs(configs: object) -> Iterator[str]:
 
 @lru_cache(maxsize=_MOST_CACHED_CARDS)
 def read_stored_metadata(readme: Path) -> dict:
-    """Return the front matter of a stored README; {} when absent, broken or too large.
+    """Return the front matter of a stored README; {} if it is missing, broken or too large.
 
-    Stored files never change, so the last ``_MOST_CACHED_CARDS`` results are kept.
+    Stored files never change, so the last ``_MOST_CACHED_CARDS`` results are kept. Raises OSError
+    for a file that cannot be read.
     """
     if readme.stat().st_size > _MAX_BYTES:
         return {}
@@ -377,7 +380,7 @@ def render_card(text: str, base: str) -> str:
     addresses lie below ``base``.
     """
 
-    def filter_url(tag: str, attribute: str, value: str) -> str | None:
+    def filter_attribute(tag: str, attribute: str, value: str) -> str | None:
         if attribute not in ("href", "src"):
             return value
         return _filter_url(tag, value, base)
@@ -395,7 +398,7 @@ def render_card(text: str, base: str) -> str:
         html,
         tags=set(_HTML_TAGS.split()),
         attributes=_HTML_ATTRIBUTES,
-        attribute_filter=filter_url,
+        attribute_filter=filter_attribute,
         url_schemes={"http", "https", "mailto"},
         link_rel="noopener noreferrer nofollow",
     )
@@ -403,8 +406,14 @@ def render_card(text: str, base: str) -> str:
 
 
 def _filter_url(tag: str, url: str, base: str) -> str | None:
-    """Return a safe address of a link or a picture; None drops it."""
-    parts = urlsplit(url)
+    """Return a safe address of a link or a picture; None drops it.
+
+    A relative address is placed below ``base``, without its query and its fragment.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # e.g. half an IPv6 address
+        return None
     # Links may lead elsewhere, pictures may not.
     if parts.scheme or parts.netloc:
         return url if tag == "a" and parts.scheme in ("http", "https", "mailto") else None

@@ -46,7 +46,7 @@ def _escape_text(value: object) -> object:
     return value
 
 
-def format_day(seconds: int) -> str:
+def format_time(seconds: int) -> str:
     """Return a time (Unix seconds) as text, such as ``2024-01-31 12:00 UTC``."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
@@ -59,7 +59,7 @@ _PAGES = Environment(
     finalize=_escape_text,
 )
 _PAGES.globals["style"] = _STYLE
-_PAGES.filters |= {"day": format_day, "number": "{:,}".format}
+_PAGES.filters |= {"time": format_time, "number": "{:,}".format}
 
 
 def render_page(template: str, endpoint: str, status: int = 200, **facts: object) -> Response:

@@ -104,6 +104,7 @@ class Split:
     def _open(self, index: int) -> pq.ParquetFile:
         """Open the file with this index and read its footer. Raises Unreadable."""
         with raise_as_unreadable(index):
+            # With these options no column chunk is read into memory as a whole.
             return pq.ParquetFile(self.files[index], pre_buffer=False, buffer_size=1 << 20)
 
     def iter_batches(self, columns: list[str], start: int = 0) -> Iterator[pa.RecordBatch]:
@@ -139,9 +140,10 @@ class Split:
 
 
 def answer(request: bytes) -> Window | Facts:
-    """Return the page of rows that a ``RowsQuestion`` in JSON asks for, or without facts these.
+    """Answer a ``RowsQuestion`` in JSON with a page of rows; with the facts if it has none.
 
-    ``readers.ask`` calls this in a child. An unreadable file is named in the answer.
+    ``readers.ask`` calls this in a child. An unreadable file is named in the answer. Raises
+    ValidationError for a malformed question.
     """
     rows_question = RowsQuestion.model_validate_json(request)
     facts = rows_question.facts
@@ -166,7 +168,10 @@ def collect_facts(split: Split) -> Facts:
 
 
 def choose_label(split: Split) -> Label:
-    """Return the column to filter by: the first of ``LABEL_COLUMNS`` without nested values."""
+    """Return the column to filter by: the first of ``LABEL_COLUMNS`` without nested values.
+
+    Without such a column the label has the column "".
+    """
     for name in LABEL_COLUMNS:
         if name in split.schema.names and not pa.types.is_nested(split.schema.field(name).type):
             return Label(name, read_label_names(split.schema.metadata, name))
@@ -178,7 +183,7 @@ def find_rows(question: Question, facts: Facts) -> Window:
     # Choose the columns.
     split = Split(question.files, facts.file_rows)
     names = split.schema.names
-    pair = _find_pair(names)
+    pair = _find_pair(split.schema)
     window = Window(rows=sum(split.rows), can_group=pair is not None, **facts.model_dump())
     columns = _choose_table_columns(names, facts.label_column)
     if pair and question.grouped:
@@ -209,16 +214,23 @@ def find_rows(question: Question, facts: Facts) -> Window:
     return window
 
 
-def _find_pair(names: list[str]) -> tuple[str, str] | None:
-    """Return the columns of a pair of sentences with a label; None when the files have none."""
+def _find_pair(schema: pa.Schema) -> tuple[str, str] | None:
+    """Return the columns of a pair of sentences with a label; None when the files have none.
+
+    A column of lists or structs holds no sentences.
+    """
+    plain_names = {field.name for field in schema if not pa.types.is_nested(field.type)}
     for pair, label in LABEL_OF_PAIR.items():
-        if {*pair, label} <= set(names):
+        if {*pair, label} <= plain_names:
             return pair
     return None
 
 
 def _choose_table_columns(names: list[str], label_column: str) -> list[str]:
-    """Return the first ``MOST_COLUMNS`` names, with the label's column as the last if need be."""
+    """Return the first ``MOST_COLUMNS`` names, and the label's column in any case.
+
+    A label's column beyond them replaces the last one.
+    """
     columns = names[:MOST_COLUMNS]
     if label_column and label_column not in columns:
         columns[-1] = label_column
@@ -293,15 +305,14 @@ def match_label(batch: pa.RecordBatch, label: Label, shown: str) -> pa.Array:
 
     No row matches in a file without the label's column.
     """
-    mask = pa.repeat(False, batch.num_rows)
     if label.column not in batch.schema.names:
-        return mask
+        return pa.repeat(False, batch.num_rows)
     # The page may show several values alike, e.g. numbers that differ in the seventh digit.
     column = decode_dictionary(batch.column(label.column))
-    for value in pc.unique(column):
-        if label.format(value.as_py()) == shown:
-            mask = pc.or_(mask, pc.equal(column, value))
-    return mask
+    values = pc.unique(column)
+    is_shown = [label.format(value) == shown for value in values.to_pylist()]
+    # ``is_in`` finds NaN, too; no value is equal to it.
+    return pc.is_in(column, value_set=values.filter(pa.array(is_shown, pa.bool_())))
 
 
 def match_words(batch: pa.RecordBatch, words: str) -> pa.Array:
@@ -352,7 +363,10 @@ def count_labels(split: Split, label: Label) -> tuple[dict[str, int], int]:
 
 
 def make_sort_key(value: object) -> tuple[float, str]:
-    """Return a key that sorts numbers from high to low, then texts."""
+    """Return a key that sorts numbers from high to low, and texts in ascending order.
+
+    Beside numbers, a text, NaN and None have the place of the number 0.
+    """
     if isinstance(value, int | float) and value == value:  # NaN is not equal to itself
         return (-float(value), "")
     return (0.0, str(value))
@@ -411,9 +425,10 @@ def format_label(value: object, names: list[str]) -> object:
 
 
 def format_cell(value: object, most: int = MOST_CELL_CHARACTERS) -> str:
-    """Return a value as text: floats in six digits, hidden characters as U+FFFD; None is empty.
+    """Return a value as text, with hidden characters as U+FFFD; None is an empty text.
 
-    A text of more than ``most`` characters is cut, and its length is added.
+    Floats have six significant digits. A text of more than ``most`` characters is cut, and its
+    length is added.
     """
     if value is None:
         return ""
@@ -424,9 +439,9 @@ def format_cell(value: object, most: int = MOST_CELL_CHARACTERS) -> str:
 
 
 def format_floats(value: object) -> object:
-    """Return a value with its floats in six digits, inside lists and mappings, too.
+    """Return a value with its floats in six significant digits, inside lists and mappings, too.
 
-    A list is cut: ``format_cell`` shows no more of it.
+    A list is cut to ``MOST_CELL_CHARACTERS`` items: ``format_cell`` shows no more of it.
     """
     if isinstance(value, float):
         return Number(f"{value:.6g}")

@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -216,11 +216,12 @@ def _write(path: Path, chunks: Iterable[bytes]) -> Blob:
     """
     digest = hashlib.sha256()
     size = 0
-    with ExitStack() as undo, path.open("xb") as file:
-        undo.callback(path.unlink)  # unless ``pop_all`` is reached
-        for chunk in chunks:
-            digest.update(chunk)
-            size += file.write(chunk)
-        file.flush()
-        undo.pop_all()
+    try:
+        with path.open("xb") as file:
+            for chunk in chunks:
+                digest.update(chunk)
+                size += file.write(chunk)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
     return Blob(digest.hexdigest(), size)

@@ -175,7 +175,8 @@ def apply_commit(
 
     Raises:
         HubError: 412 when the branch's newest commit is not the requested parent; 404 without the
-            branch; 422 for a file in a folder's place; 400 for a large file that was not uploaded.
+            branch, and for a missing path to delete; 422 for a file in a folder's place; 400 for a
+            revision that is no branch, and for a large file that was not uploaded.
     """
     # A client sends a request again when it has lost the answer.
     ref, head = find_branch_head(db, repo, branch)

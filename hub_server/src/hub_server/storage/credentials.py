@@ -45,7 +45,7 @@ class Actor(NamedTuple):
 def authenticate(database: Database, header: str | None) -> Actor | None:
     """Return the actor of an ``Authorization`` header; None without a header.
 
-    Raises HubError 401 for an unknown token.
+    Raises HubError 401 for an unknown token, and for another scheme than ``Bearer``.
     """
     if not header:
         return None
@@ -91,7 +91,7 @@ def ensure_token(database: Database, path: Path, user: str, role: str) -> None:
 
     A valid token in the file stays; otherwise a new token replaces the file's content.
     """
-    token = path.read_text(encoding="utf-8").strip() if path.exists() else ""
+    token = path.read_text(encoding="utf-8", errors="replace").strip() if path.exists() else ""
     with database.begin_write() as db:
         query = "SELECT 1 FROM tokens WHERE hash = ? AND user = ? AND role = ?"
         if not db.execute(query, (_hash_token(token), user, role)).fetchone():

@@ -28,7 +28,8 @@ _SCHEMA = Path(__file__).with_name("schema.sql")
 class Database:
     """The index; all access is in a transaction of ``begin_read`` or ``begin_write``.
 
-    Raises CommandError when the file cannot be opened, is damaged, or has another version.
+    The file is created if it is missing. Raises CommandError when SQLite cannot open it, and when
+    it is damaged or has another version; OSError when it cannot be created.
     """
 
     def __init__(self, path: Path):

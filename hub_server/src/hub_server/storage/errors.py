@@ -1,8 +1,8 @@
 """HTTP errors in the Hugging Face Hub's words, which its clients map to their exceptions.
 
-Clients distinguish errors by the ``X-Error-Code`` header only, so this module builds every error.
-5xx answers are retried by the clients: no permanent condition may use one, except 507 (not in their
-retry list).
+Clients distinguish errors by the ``X-Error-Code`` header only; this module makes all errors that
+have one. Clients retry 5xx answers: no permanent condition may use one, except 507, which is not in
+their retry list.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,8 @@ class CommandError(Exception):
 class HubError(Exception):
     """An HTTP error: status, message, and the X-Error-Code that clients map to an exception.
 
-    A message of more than ``MAX_ERROR_CHARACTERS`` is cut.
+    A message of more than ``MAX_ERROR_CHARACTERS`` is cut. ``headers``: further headers of the
+    answer; ``fields``: further keys of its JSON.
     """
 
     def __init__(

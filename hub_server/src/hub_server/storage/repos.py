@@ -188,9 +188,9 @@ def walk_history(db: sqlite3.Connection, repo: int, head: Commit) -> Iterator[Co
 def find_last_changes(
     db: sqlite3.Connection, repo: int, head: Commit, paths: list[str]
 ) -> dict[str, Commit]:
-    """Return for each path the commit up to ``head`` that last changed its content."""
+    """Return for each path the commit up to ``head`` that last changed the path's content."""
     entries = {path: find_entry(db, head.tree, path) for path in paths}
-    # Walk back as long as a path keeps its content: the oldest such commit has brought it.
+    # Walk back as long as a path keeps its content: the last commit of that walk introduced it.
     changes = dict.fromkeys(paths, head)
     unchanged = list(entries)
     for commit in walk_history(db, repo, head):

@@ -157,6 +157,8 @@ def is_lfs(attributes: str, path: str, size: int) -> bool:
         attributes: the content of ``.gitattributes``.
         path: the file's path in the repo.
         size: the file's bytes. Clients send an empty file inside the commit.
+
+    Raises HubError 400 as ``is_ignored``.
     """
     if size == 0:
         return False
@@ -166,7 +168,7 @@ def is_lfs(attributes: str, path: str, size: int) -> bool:
 def is_ignored(rules: str, path: str) -> bool:
     """Return whether the content of a ``.gitignore`` leaves ``path`` out.
 
-    Raises HubError 400 for too many patterns.
+    Raises HubError 400 for too many or too complicated patterns.
     """
     return _compile_patterns(rules).match_file(path)
 

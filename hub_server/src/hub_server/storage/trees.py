@@ -100,11 +100,13 @@ def _make_entry(path: str, row: sqlite3.Row) -> Entry:
 def find_entry(db: sqlite3.Connection, tree: str, path: str) -> Entry | None:
     """Return the entry at ``path`` ('' is the root itself), or None."""
     entry = Entry("", tree, None)
-    for name in path.split("/") if path else []:
+    if not path:
+        return entry
+    for name in path.split("/"):
         row = db.execute(_FIND, (entry.oid, name)).fetchone()
         if row is None:
             return None
-        entry = _make_entry(path, row)
+        entry = _make_entry(path, row)  # of a folder on the way only ``oid`` is used
     return entry
 
 
