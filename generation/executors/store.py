@@ -89,6 +89,7 @@ class StoreRetry(RetryPolicy):
         return self.reached and is_temporary
 
     def _wait(self, state: "RetryCallState") -> float:
+        """Return the seconds until the next try, and note the error for the log message."""
         seconds = super()._wait(state)
         error = state.outcome.exception() if state.outcome else None
         if error:
