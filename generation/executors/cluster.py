@@ -84,15 +84,15 @@ def check_options(options: ClusterOptions, recipe: DatasetRecipe) -> None:
     """
     # refuse options of several workers for one worker
     if options.workers is None and not options.is_remote:
-        values = {
+        worker_options = {
             "--store": options.store,
             "--cpus-per-worker": options.cpus,
             "--gpus-per-worker": options.gpus,
         }
-        names = [name for name, value in values.items() if value is not None]
-        if names:
+        given_options = [name for name, value in worker_options.items() if value is not None]
+        if given_options:
             raise InputError(
-                ", ".join(names), "is for several workers", hint="add --workers N or --ray"
+                ", ".join(given_options), "is for several workers", hint="add --workers N or --ray"
             )
         return
 

@@ -638,7 +638,8 @@ class RayExecutor:
 
         - TASK: raise the error, unless another worker has finished the task.
         - MEMORY: replace the worker; its node gets room for one worker fewer.
-        - NODE: leave the node out; as WORKER while a worker starts and another there is ready.
+        - NODE: leave the node out. If a worker starts while another one of the node is ready, this
+          is handled as WORKER instead.
         - WORKER: replace the worker; leave its node out after too many losses in a row.
 
         ``_replace_workers`` gets a reason where the task may be the cause, None where it is not.
@@ -695,7 +696,7 @@ class RayExecutor:
                 queue.requeue(worker.task)
 
     def _report_memory(self, node: Node, reason: str) -> None:
-        """Report for how many workers a node has memory; for none, this is its problem."""
+        """Report for how many workers a node has memory; leave it out if there is none for one."""
         if node.room <= 0:
             node.problem = f"it has too little memory for a worker: {reason}"
         else:
@@ -711,8 +712,8 @@ class RayExecutor:
 def may_begin_ahead(queue: TaskQueue, worker: WorkerHandle) -> bool:
     """Return whether a worker may begin another shard beside its task.
 
-    It may not beside a task at which a worker ended: if this worker ends, too, the cause must not
-    be another shard.
+    It may not beside a task at which a worker ended: if this worker ends, too, no other shard can
+    be the cause.
     """
     is_shard = isinstance(worker.task, WriteShard)
     if not is_shard or len(worker.ahead) >= SHARDS_AHEAD:

@@ -231,7 +231,8 @@ class RawRows:
 def list_partners(shard: Shard) -> list[Shard]:
     """Return the shards that a shard's sampled negatives may come from, in order of preference.
 
-    The first one is half the source away; the shard itself may be among them.
+    The first one is half the source away, the others follow it; at most ``MOST_PARTNER_SHARDS`` of
+    the same variant. The shard itself may be among them.
     """
     start = shard.block + shard.blocks // 2
     partners = []
@@ -402,7 +403,7 @@ def _finish_distinct_texts(
     go to one more file of rejected rows, after those of the shards. Nothing is journalled: a new
     start has to see all rows again.
     """
-    seen_texts = SeenTexts()
+    seen_texts = SeenTexts()  # of the current shot count
     duplicate_files: dict[int | None, Parts] = {}  # shots → the file of its duplicates
     try:
         # finish group after group; each shot count has its own texts
@@ -420,10 +421,10 @@ def _finish_distinct_texts(
             duplicate_files[group.shots].add(duplicates)
             yield run.write_files(result)
 
-        # then complete the files of duplicates
+        # then complete the files of duplicates, whose texts are counted in the groups' results
         for parts in duplicate_files.values():
             files = tuple(run.name_parts(parts))
-            yield TaskResult(key="late", files=files, facts=Tally().to_json())
+            yield TaskResult(key="duplicates", files=files, facts=Tally().to_json())
     finally:
         for parts in duplicate_files.values():
             parts.discard()
