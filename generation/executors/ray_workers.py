@@ -63,6 +63,7 @@ class WorkerResources:
 
     def explain_no_room(self, resources: Mapping[str, float]) -> str:
         """Return the amounts of a worker and of a node in a sentence, for a node without room."""
+        # in the order of ``by_name``: CPU, GPU, memory
         cpus, gpus, memory = (resources.get(name, 0) for name in self.by_name)
         return (
             f"a worker takes {self.cpus:g} CPU, {self.gpus:g} GPU, {self.memory / _GB:.1f} GB of "

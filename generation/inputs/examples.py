@@ -328,11 +328,11 @@ def draw_example_sets(
 ) -> dict[int, list[ExampleSet]]:
     """Return shot count → example sets, for every shot count above 0.
 
-    The draw for one shot count does not depend on the other counts. The first sets do not depend on
-    the number of sets. The labels of a set have the same premises in the same order, as in the
-    authors' sets, while premises with an example of every label last. Two sets of one shot count
-    share no example; with ``few_shot.rotate`` each set is an independent draw instead. Pairs of
-    other labels, and pairs with a text that no prompt can hold, are skipped.
+    The draw for one shot count does not depend on the other counts. If enough premises have an
+    example of every label, the labels of a set have the same premises in the same order, as in the
+    authors' sets, and the first sets do not depend on the number of sets. Two sets of one shot
+    count share no example; with ``few_shot.rotate`` each set is an independent draw instead. Pairs
+    of other labels, and pairs with a text that no prompt can hold, are skipped.
 
     Raises InputError when there are too few examples.
 

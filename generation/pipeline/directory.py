@@ -169,7 +169,7 @@ class DatasetRun:
         for result in self._read_journal():
             if not result.raw and self._has_files(result.files):
                 self._enter_shard(result)
-        if self._new_shards:
+        if self._new_shards:  # the manifest in memory then names their paths without a file
             counts = {**self.manifest.counts, "empty_shards": sorted(self.empty)}
             self.manifest = self.manifest.model_copy(update={"counts": counts})
 
@@ -267,6 +267,7 @@ class DatasetRun:
         ``blocks``: blocks of source sentences of the run.
         """
         self.store_result(result)
+        # a shard that is generated again counts once
         if self._shards_done is not None and not self._is_done(result.task.shard):
             self._shards_done += 1
         self._enter_shard(result)

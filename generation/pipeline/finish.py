@@ -153,6 +153,7 @@ class Tally:
         rejected = sum(self._count_reasons(label, shots).values())
         kept_count = 0
         for (kept_shots, kept_label), count in self.kept.items():
+            # an argument that is None admits every key
             if label in (None, kept_label) and shots in (None, kept_shots):
                 kept_count += count
         return {"requested": kept_count + rejected, "kept": kept_count, "rejected": rejected}
@@ -192,6 +193,7 @@ class RawRows:
         self.recipe = recipe
         self._read = read
         self._empty = empty
+        # the shards of a group share most of their partners
         self._get_pairs = lru_cache(maxsize=MOST_PARTNER_SHARDS)(self._read_pairs)
 
     def read_raw(self, shard: Shard, columns: Sequence[str] | None = None) -> list[Row]:
@@ -208,7 +210,8 @@ class RawRows:
     def collect_pool(self, shard: Shard, split: str) -> list[pairs.Pair]:
         """Return the pairs of a split from which a shard's sampled negatives are chosen.
 
-        The list is empty where the schema has no sampled negatives.
+        They come from whole partner shards, until there are ``POOL_PAIRS`` or more. The list is
+        empty where the schema has no sampled negatives.
         """
         pool: list[pairs.Pair] = []
         if self.recipe.dataset_schema.sampled_negatives:

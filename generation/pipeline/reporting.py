@@ -175,7 +175,10 @@ def report_cost(
 
 
 def _get_answers_per_request(server: Server, usage: Mapping[str, Any]) -> float:
-    """Return the texts of a request: ``choices``, or fewer where the server gave fewer so far."""
+    """Return the mean number of texts in an answer: ``choices``, or fewer if the server gave fewer.
+
+    ``usage``: the counts of stored answers, of which ``FEWEST_ANSWERS`` or more are needed.
+    """
     requests = usage.get("counted_requests", 0)
     if requests < FEWEST_ANSWERS:
         return server.choices
@@ -338,7 +341,10 @@ def describe_selector(recipe: DatasetRecipe, inputs: Mapping[str, str]) -> dict[
 
 
 def list_selector_digests(recipe: DatasetRecipe, inputs: Mapping[str, str]) -> dict[str, str]:
-    """Return the part of ``inputs`` that is the encoder's of ``selection``; {} without one here."""
+    """Return the entries of ``inputs`` that are files of the encoder of ``selection``.
+
+    Empty without ``selection``, and for an encoder of a Hub.
+    """
     folder = find_selector(recipe) if recipe.selection is not None else None
     if folder is None:
         return {}

@@ -289,7 +289,8 @@ def _generate_sentences(run: DatasetRun, scratch: Scratch, executor: Executor) -
 
     Raises InputError when no text is usable.
     """
-    # generate rounds until enough texts are accepted; each is stored at once
+    # generate rounds until enough texts are accepted, and store each at once; the first plan may
+    # ask for too few, as it is made before most results are there
     recipe = run.recipe
     rounds = scratch.find_rounds()
     accepted = _AcceptedTexts(recipe, rounds, run.base)

@@ -110,7 +110,8 @@ class _RequestQueue:
     def _has_room(self) -> bool:
         """Return whether to begin another shard.
 
-        True without any shard; else while too few requests wait and not too many shards are begun.
+        True without any begun shard; else while too few requests wait, and the shards behind the
+        first one have fewer than ``MOST_PAIRS_AHEAD`` (source sentence, label) pairs.
         """
         if not self.shards:
             return True

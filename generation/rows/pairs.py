@@ -98,6 +98,7 @@ def add_scores(kept_rows: Sequence[Row], raw: Sequence[Row], recipe: DatasetReci
     for row, expected in zip(kept_rows, expected_scores, strict=True):
         target = row["target"]
         score = scores[target] + scales[target] * (expected - means[target])
+        # a rounding error must not lead out of [0, 1]
         scored_rows.append({**row, "score": min(1.0, max(0.0, score))})
     return scored_rows
 
