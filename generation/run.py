@@ -325,7 +325,7 @@ def read_random_shards(
 ) -> dict[str, list[list[str]]]:
     """Return label → the texts of each row, from at most ``MOST_DRAWN_SHARDS`` random shards.
 
-    A row has one or two texts: the first text columns of its finished config. Rows of sampled
+    A row has one or two texts: the leading text columns of its finished config. Rows of sampled
     negatives are left out, as no label of the recipe is theirs.
     """
     shards = list[run_dir.File]()
