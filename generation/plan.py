@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count, islice
+from math import ceil
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple, TypeVar
@@ -52,7 +53,7 @@ from sts_dino.hub.untrusted import strip_controls
 
 logger = logging.getLogger(__name__)
 
-SHOWN_PROMPTS = 5  # of each label and shot count
+SHOWN_PROMPTS = 5  # of each label and shot count, in full
 SAMPLE_SIZE = 200  # source sentences whose prompt tokens are counted
 # limits that huggingface.co/docs/hub/storage-limits recommends for a repository and a folder
 MOST_FILES = 100_000
@@ -111,10 +112,10 @@ def survey_source(
 
     Raises InputError for an unusable source, or when the prompts exceed the model's context.
     """
-    earlier = base.source_sentences if base else 0
+    base_sentences = base.source_sentences if base else 0
     if recipe.source.facts.generated:
         count_excess(PLACEHOLDER_SENTENCE)  # raises InputError for prompts that never fit
-        total = (recipe.source.limit or 0) - earlier
+        total = (recipe.source.limit or 0) - base_sentences
         return SourceSurvey(total, [SourceSentence("000000", PLACEHOLDER_SENTENCE)])
 
     # Choose the sentences with the smallest hashes as the sample, in the order of the source.
@@ -137,14 +138,17 @@ def survey_source(
     skipped = dict(sorted(texts.skipped.items()))
     columns = recipe.source.columns
     first_sentences = tuple(sentence.text for sentence in first_three)
-    read = describe_source(source_name, columns, total + earlier, skipped, first_sentences)
-    return SourceSurvey(total, sample, skipped, read)
+    source_lines = describe_source(
+        source_name, columns, total + base_sentences, skipped, first_sentences
+    )
+    return SourceSurvey(total, sample, skipped, source_lines)
 
 
 def count_rejected_texts(recipe: DatasetRecipe, texts: Iterable[str]) -> dict[str, int]:
     """Return reason → number of the texts that a run would skip for it; repetition is not counted.
 
-    This loads the model's tokenizer, not its weights.
+    This loads the model's tokenizer, not its weights. Raises InputError for a text beyond the
+    model's context, unless the recipe rejects ``too_long``.
     """
     writer, _ = load_preview(recipe.model)
     count_excess = ContextRoom(load_prompts(recipe), writer).count_excess
@@ -235,17 +239,17 @@ class Plan:
     def describe_work(self) -> Iterator[str]:
         """Yield lines about the number of texts, attempts and shards."""
         recipe = self.recipe
-        prompts_per_label = self.survey.total * len(recipe.variants)
+        prompt_count = self.survey.total * len(recipe.variants)  # of one label
         total = 0
         by_label = list[str]()
         for label in recipe.written_labels:
-            texts = prompts_per_label * recipe.count_texts_asked(label)
+            texts = prompt_count * recipe.count_texts_asked(label)
             total += texts
             by_label.append(f"{texts} of label {label.name}")
-        attempts = prompts_per_label * len(recipe.written_labels) * recipe.decoding.max_attempts
+        attempts = prompt_count * len(recipe.written_labels) * recipe.decoding.max_attempts
         yield f"texts: {total} wanted, {', '.join(by_label)}; at most {attempts} attempts"
 
-        blocks = -(-self.survey.total // recipe.shard_size)
+        blocks = ceil(self.survey.total / recipe.shard_size)
         texts = recipe.shard_size * recipe.texts_per_source_sentence
         yield (
             f"shards: {blocks * len(recipe.variants)} of at most {recipe.shard_size} "
@@ -254,6 +258,7 @@ class Plan:
 
     def describe_label_settings(self) -> Iterator[str]:
         """Yield lines about the decoding settings of single labels, guidance and verification."""
+        # settings that differ from those of the recipe
         recipe = self.recipe
         for label in recipe.labels:
             keys = {"decay_constant", "guidance", "samples"}
@@ -261,6 +266,7 @@ class Plan:
             if settings:
                 yield f"label {label.name}: {list_settings(settings)}"
 
+        # guidance
         guided = recipe.guided_labels
         if guided:
             plain_prompts = ", ".join(dict.fromkeys(repr(label.plain_prompt) for label in guided))
@@ -272,6 +278,7 @@ class Plan:
                 "one model row more a text"
             )
 
+        # verification
         if recipe.verification:
             options = list_settings(recipe.verification.model_dump(exclude_defaults=True))
             yield (
@@ -281,10 +288,13 @@ class Plan:
 
     def describe_files(self) -> Iterator[str]:
         """Yield lines about the number of files of each config; warn if the Hub advises fewer."""
+        # count the files of each folder, data/CONFIG
         yield "files:"
         folders = layout.count_files(self.recipe, self.survey.total)
         for config, files in folders.items():
             yield f"  data/{config}/: at most {files}"
+
+        # compare them with the Hub's limits
         fullest = max(folders, key=lambda config: folders[config])
         total = sum(folders.values()) + FILES_WITHOUT_ROWS
         yield (
@@ -361,14 +371,14 @@ def list_settings(settings: dict[str, Any]) -> str:
 
 
 def spread(items: Sequence[Item], count: int) -> list[Item]:
-    """Return at most ``count`` items at equal distances, the first item included."""
+    """Return at most ``count`` items (at least 1) at equal distances, the first item included."""
     step = max(1, len(items) // count)
     return list(items[::step][:count])
 
 
 @dataclass(frozen=True)
 class Pilot:
-    """The seconds of a pilot, and its texts by label.
+    """The seconds of a pilot, and the numbers of its texts by label.
 
     Args:
         source_sentences: number of source sentences.
@@ -390,7 +400,7 @@ class Pilots:
     """The pilots of one shot count, from the smallest to the largest."""
 
     pilots: Sequence[Pilot]
-    prefix_seconds: float  # until the model has read the prompts' shared prefixes
+    prefix_seconds: float  # that the model took to read the prompts' shared prefixes
 
     @property
     def largest(self) -> Pilot:
@@ -407,6 +417,7 @@ class Pilots:
         """
         largest = self.largest
         per_sentence = largest.seconds / largest.source_sentences
+        # a pilot beyond the second size fills a batch; a server has no such pilot
         if largest.source_sentences > PILOT_SIZES[-2]:
             smaller = self.pilots[-2]
             more_sentences = largest.source_sentences - smaller.source_sentences
@@ -427,10 +438,10 @@ class Estimate:
     source_sentences: int
     rows: int
     seconds: float
-    keep_rate: dict[str, float]  # by label: kept of the requested ones
+    keep_rate: dict[str, float]  # by label: the share of requested texts that is kept
     pilot_seconds: float
     texts: dict[str, int] = field(default_factory=dict)  # by label, of the largest pilots
-    read: list[str] = field(default_factory=list)  # ``describe_source``
+    read: list[str] = field(default_factory=list)  # lines about the source (``describe_source``)
     start_seconds: float = 0.0  # until the model generates
     memory_mb: float = 0.0  # peak of the pilots' resident memory, in MiB
     disk: list[str] = field(default_factory=list)  # lines about weights prepared for faster loads
@@ -458,11 +469,11 @@ def estimate_run(
 
     Args:
         recipe: The recipe of the run.
-        directory: The run directory, beside which the pilots' texts are stored for the run if they
-            change no byte of it; None stores nothing.
+        directory: The run directory. The pilots' texts are stored beside it for the run, if they
+            change no byte of it; so are all answers of a server. None stores nothing.
         clock: Returns seconds.
 
-    Raises InputError as the run would.
+    Raises InputError as the run would, and when the model generates no usable source sentence.
     """
     # Load the model, read its prompts' shared prefixes, and find the pilots' source sentences.
     recipe = resolve_model_dtype(recipe)
@@ -494,16 +505,16 @@ def estimate_run(
         fingerprint = compute_fingerprint(recipe, hash_inputs(recipe))
         writer.store(directory, compute_run_key(fingerprint, get_versions(recipe)))
 
-    # Add up the variants of the run. Texts, keep rates and pilot seconds: of the largest pilots.
+    # Add up the variants of the run. The largest pilots give texts, keep rates and pilot seconds.
     seconds, rows = _add_up_variants(recipe, by_shots, source)
     largest = [pilots_of_shots.largest for pilots_of_shots in by_shots.values()]
     texts = sum((pilot.generated for pilot in largest), Counter[str]())
-    kept = sum((pilot.kept for pilot in largest), Counter[str]())
+    kept_texts = sum((pilot.kept for pilot in largest), Counter[str]())
     return Estimate(
         source_sentences=source.total,
         rows=round(rows),
         seconds=seconds,
-        keep_rate={name: kept[name] / count for name, count in texts.items()},
+        keep_rate={name: kept_texts[name] / count for name, count in texts.items()},
         pilot_seconds=sum(pilot.seconds for pilot in largest),
         texts=dict(texts),
         read=source.read,
@@ -521,6 +532,7 @@ def read_prefixes(writer: Writer, prompts: Prompts, variant: Variant, clock: Clo
     recipe = prompts.recipe
     if not recipe.model.facts.local:
         return 0.0
+    # request one token of each label's prompt
     variant_of_text = prompts.choose_variant(variant, PLACEHOLDER_SENTENCE)
     requests = [
         make_text_request(prompts, label, PLACEHOLDER_SENTENCE, variant_of_text, seed=0)
@@ -652,14 +664,15 @@ def prepare_pilot_source(
     # Generate some sentences, and enough to fill a batch where that is quick.
     limit = recipe.source.limit or 0
     total = min(REQUESTED_TEXTS, limit * recipe.decoding.max_attempts)
-    first = range(min(FIRST_REQUESTED_TEXTS, total))
+    first_numbers = range(min(FIRST_REQUESTED_TEXTS, total))
     worker = Worker(recipe, prompts, writer)
     logger.info("pilot of source sentences that the model generates ...")
     started = clock()
-    rows = worker.do_task(WriteSourceSentences(first), Path).facts
+    # ``Path`` takes the place of the function that finds files: these tasks read none
+    rows = worker.do_task(WriteSourceSentences(first_numbers), Path).facts
     seconds = clock() - started
-    if seconds * total / len(first) <= SOURCE_PILOT_SECONDS:
-        rows += worker.do_task(WriteSourceSentences(range(first.stop, total)), Path).facts
+    if seconds * total / len(first_numbers) <= SOURCE_PILOT_SECONDS:
+        rows += worker.do_task(WriteSourceSentences(range(first_numbers.stop, total)), Path).facts
         seconds = clock() - started
 
     # Scale their time to all source sentences of the run.

@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 # the end of a question; Japanese questions often have no question mark
 _QUESTION_END = re.compile(r"(?:[?？؟]|か。|(?:です|でした|でしょう|ます|ました|ません)か)$")
-SHOWN_ROWS = 10  # of each label
+SHOWN_ROWS = 10  # of each label, and the fewest questions for a warning about them
 SHOWN_CHARACTERS = 70  # of a text
 MOST_DRAWN_SHARDS = 8  # from which the shown rows are drawn
 # with a smaller share of questions among the texts for questions, a warning is shown
@@ -147,17 +147,21 @@ def load_checked_recipe(
         settings: Overrides of recipe keys, ``KEY.KEY=VALUE``.
         options: Ray options of the run.
 
-    Raises InputError for an invalid recipe or option, an unknown licence, a missing input or model
-    file, and the built-in model with another language than English.
+    Raises InputError for an invalid recipe or option, an unknown licence, licences that do not
+    allow to publish the dataset, a missing input or model file, and the built-in model with another
+    language than English.
     """
+    # load the recipe, and check its licences
     if limit:
         settings = [*settings, f"source.limit={limit}"]
     recipe = load_recipe(path, DatasetRecipe, settings)
-    verdict = licences.check_dataset(recipe)  # a dataset that fails could not be published
+    verdict = licences.check_dataset(recipe)
     generator = next(part for part in verdict.parts if part.role == licences.GENERATOR)
     terms = licences.describe_output_terms(generator.what, generator.licence)
     if recipe.model.server and terms is not None:
         logger.warning(terms)
+
+    # check the inputs, the options and the model's files
     require_inputs(path, recipe.collect_local_paths())
     check_options(options, recipe)
     if recipe.language != "en" and is_built_in(recipe.model):
@@ -194,8 +198,8 @@ def describe_model(model: LanguageModel) -> str:
         return f"{model.gguf_file or Path(model.path).name} in {model.path} ({size} of weights)"
     name = f"{model.repo_id}@{model.revision}"
     for packaged in GENERATORS.values():
-        repositories = [place.partition("@")[0] for place in (packaged.hub, packaged.upstream)]
-        if model.repo_id in repositories:
+        # ``hub`` may end in @REVISION
+        if model.repo_id in (packaged.hub.partition("@")[0], packaged.upstream):
             return f"{name} of the Hub ({format_bytes(packaged.bytes)} to download once)"
     return f"{name} of the Hub (its size is not known before the download)"
 
@@ -225,12 +229,18 @@ def write_dataset(
         command: The command line that the manifest keeps.
         options: Workers, their cluster, and their store.
         append: Add the rows of further source sentences to the finished run.
+
+    Raises InputError or RunError for a run that cannot be started or finished, RunError when
+    another process works on the directory.
     """
+    # choose the executor
     start = partial(start_local_executor, workers=options.workers or 1)
     if options.needs_ray(recipe):
         from sts_dino.generation.executors.ray_executor import start_ray_executor
 
         start = partial(start_ray_executor, options)
+
+    # generate the rows, then remove what workers left in the store
     with run_dir.lock_run(directory):
         earlier = run_dir.read_manifest(directory)
         generate_rows = append_rows if append else generate
@@ -286,15 +296,18 @@ def describe_random_rows(directory: Path, manifest: Manifest, recipe: DatasetRec
     The recipe's seed chooses them. For a scored dataset, a warning follows if too few texts for
     questions are questions.
     """
+    # show rows of each label
     random = Random(recipe.seed)
     texts_by_label = read_random_shards(directory, manifest, recipe, random)
     parts = list[str]()
     for label, rows in texts_by_label.items():
-        chosen = random.sample(rows, min(len(rows), SHOWN_ROWS))
-        parts.append(f"{len(chosen)} random rows of label {label}:")
-        for texts in chosen:
+        shown_rows = random.sample(rows, min(len(rows), SHOWN_ROWS))
+        parts.append(f"{len(shown_rows)} random rows of label {label}:")
+        for texts in shown_rows:
             lines = [join_lines(text, SHOWN_CHARACTERS) for text in texts]
             parts.append(f"  {' | '.join(lines)}")
+
+    # warn if texts of the most similar label lose the question
     if recipe.dataset_schema.scored:
         highest = max(recipe.written_labels, key=lambda label: label.score or 0.0).name
         warning = make_question_warning(highest, texts_by_label[highest])
@@ -312,7 +325,8 @@ def read_random_shards(
 ) -> dict[str, list[list[str]]]:
     """Return label → the texts of each row, from at most ``MOST_DRAWN_SHARDS`` random shards.
 
-    A row has one or two texts: the leading text columns of its finished config.
+    A row has one or two texts: the leading text columns of its finished config. Rows of sampled
+    negatives are left out, as no label of the recipe is theirs.
     """
     shards = list[run_dir.File]()
     for file in manifest.files:

@@ -82,18 +82,21 @@ def check_options(options: ClusterOptions, recipe: DatasetRecipe) -> None:
 
     Also raises InputError when the options need Ray and Ray is not installed.
     """
+    # refuse options of several workers for one worker
     if options.workers is None and not options.is_remote:
-        values = {
+        worker_options = {
             "--store": options.store,
             "--cpus-per-worker": options.cpus,
             "--gpus-per-worker": options.gpus,
         }
-        names = [name for name, value in values.items() if value is not None]
-        if names:
+        given_options = [name for name, value in worker_options.items() if value is not None]
+        if given_options:
             raise InputError(
-                ", ".join(names), "is for several workers", hint="add --workers N or --ray"
+                ", ".join(given_options), "is for several workers", hint="add --workers N or --ray"
             )
         return
+
+    # refuse impossible workers
     if options.gpus and options.gpus > 1 and not options.gpus.is_integer():
         raise InputError(
             "--gpus-per-worker",
@@ -127,9 +130,14 @@ def start_local_ray(cpus: float, gpus: float | None, withheld: Sequence[str] = (
     """Start Ray on this machine for this process alone; its processes end with this one.
 
     It listens on the loopback device, asks for a token that only this process and its workers have,
-    and keeps its files in a folder of this user. Yields the module ``ray``. ``gpus``: None is all;
-    ``withheld``: environment variables that the workers do not get. Raises RunError when it cannot
-    be started.
+    and keeps its files in a folder of this user. Yields the module ``ray``.
+
+    Args:
+        cpus: number of CPUs that Ray may use.
+        gpus: number of GPUs that Ray may use; None: all.
+        withheld: environment variables that the workers do not get.
+
+    Raises RunError when Ray cannot be started.
     """
     # Set what Ray reads when it is imported. It reads a token once in a process.
     token = os.environ.get("RAY_AUTH_TOKEN") or secrets.token_hex(32)
@@ -248,13 +256,13 @@ def require_answer(option: str, address: str) -> None:
 def require_open_port(option: str, address: str) -> None:
     """Raise InputError unless ``address`` is ``HOST:PORT`` and something listens there."""
     host, _, port = address.rpartition(":")
-    if not host or "/" in host or not port.isdigit():  # ray:// is Ray Client's
+    if not host or "/" in host or not port.isdecimal():  # ray:// is Ray Client's
         raise InputError(
             option, "is not an address", allowed="auto or HOST:PORT, e.g. 10.0.0.1:6379"
         )
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS).close()
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:  # a port or host name beyond its limits
         raise InputError(
             option, f"does not answer ({get_first_line(error)})", hint=_HEAD_HINT
         ) from error

@@ -204,8 +204,8 @@ class Nodes:
 
     def is_hopeless(self) -> bool:
         """Return whether every node with CPUs has a problem, and there is at least one."""
-        workers = [node for node in self.by_id.values() if node.room or node.problem]
-        return bool(workers) and all(node.problem for node in workers)
+        with_cpus = [node for node in self.by_id.values() if node.room or node.problem]
+        return bool(with_cpus) and all(node.problem for node in with_cpus)
 
     def make_error(self) -> RunError:
         """Return the error that no node can have a worker, with a reason for every node."""
@@ -253,6 +253,7 @@ class TaskQueue:
         task = self.take_new()
         if task is not None:
             return task
+        # each task that is left has failed on this node, so it is in ``_failed_on``
         for key in self._retries:
             if set(nodes) <= set(self._failed_on[key]):
                 return self._retries.pop(key)
@@ -331,8 +332,11 @@ class WorkerHandle:
 def start_ray_executor(options: ClusterOptions, spec: ExecutorSpec) -> Iterator[Executor]:
     """Start workers on a cluster or on this machine, and yield their executor.
 
-    Raises RunError when no node can have a worker.
+    The workers end with the block. Raises RunError when no node can have a worker, when the store
+    cannot be written, and for an error of Ray in the block; InputError for a malformed store or
+    address, and for a missing model.
     """
+    # Warn if texts may depend on the number of workers.
     recipe = spec.recipe
     if recipe.model.device == "cpu" and not recipe.model.threads:
         logger.warning(
@@ -346,7 +350,7 @@ def start_ray_executor(options: ClusterOptions, spec: ExecutorSpec) -> Iterator[
     store_mark = None
     if options.store is not None:
         store = ResultStore(options.store, folder)
-        store_mark = (store.url, store.leave_mark())
+        store_mark = (store.url, store.leave_mark())  # by the mark a worker finds the same store
     inputs = dict[str, str]()
     if options.is_remote:
         files = list(list_model_files(recipe.model))
@@ -370,7 +374,7 @@ def start_ray_executor(options: ClusterOptions, spec: ExecutorSpec) -> Iterator[
     else:
         resources = worker_spec.resources
         cpus = math.ceil((options.workers or 1) * resources.cpus)  # Ray has whole ones
-        gpus = None if resources.gpus else 0
+        gpus = None if resources.gpus else 0  # None: all of this machine
         connection = start_local_ray(cpus, gpus, list_withheld_secrets(recipe, options.store))
     with ExitStack() as stack:
         ray = stack.enter_context(connection)
@@ -402,7 +406,7 @@ class RayExecutor:
             self._patience = AUTOSCALING_SECONDS if self._asks_for_nodes else EMPTY_SECONDS
         self._model_facts: dict[str, Any] | None = None
         self._reported = set[str]()
-        self._last_look = float("-inf")
+        self._last_look = float("-inf")  # time.monotonic() of the last reading of the nodes
         self._seconds_empty = 0.0  # in which there was no usable node
 
     def start(self) -> None:
@@ -453,7 +457,10 @@ class RayExecutor:
         return load_preview(self._spec.recipe.model)[0]
 
     def close(self) -> None:
-        """End all workers, wait until they are gone, and release the nodes that were asked for."""
+        """Release the nodes that were asked for, and end all workers.
+
+        This waits for the running calls to end, at most ``RELEASE_SECONDS``.
+        """
         try:
             if self._asks_for_nodes:
                 request_nodes(self._spec.resources, 0)  # they cost money
@@ -477,6 +484,7 @@ class RayExecutor:
         clock = time.monotonic()
         if not at_once and clock - self._last_look < LOOK_SECONDS:
             return
+        # The nodes are not read while the caller handles a result: that time does not count.
         seconds = min(clock - self._last_look, 2 * LOOK_SECONDS)
         self._last_look = clock
 
@@ -550,7 +558,7 @@ class RayExecutor:
         """Return the next task of a worker, or None.
 
         The worker's own shards ahead come first, then the queue. When the queue has none, the
-        worker with the most shards ahead gives up its last one.
+        worker with the most shards ahead gives up its last one, if it has at least two.
         """
         if worker.ahead:
             return worker.ahead.pop(0)
@@ -630,7 +638,8 @@ class RayExecutor:
 
         - TASK: raise the error, unless another worker has finished the task.
         - MEMORY: replace the worker; its node gets room for one worker fewer.
-        - NODE: leave the node out; as WORKER while a worker starts and another there is ready.
+        - NODE: leave the node out. If a worker starts while another one of the node is ready, this
+          is handled as WORKER instead.
         - WORKER: replace the worker; leave its node out after too many losses in a row.
 
         ``_replace_workers`` gets a reason where the task may be the cause, None where it is not.
@@ -687,7 +696,7 @@ class RayExecutor:
                 queue.requeue(worker.task)
 
     def _report_memory(self, node: Node, reason: str) -> None:
-        """Report for how many workers a node has memory; for none, this is its problem."""
+        """Report for how many workers a node has memory; leave it out if there is none for one."""
         if node.room <= 0:
             node.problem = f"it has too little memory for a worker: {reason}"
         else:
@@ -703,8 +712,8 @@ class RayExecutor:
 def may_begin_ahead(queue: TaskQueue, worker: WorkerHandle) -> bool:
     """Return whether a worker may begin another shard beside its task.
 
-    It may not beside a task at which a worker ended: if this worker ends, too, the cause must not
-    be another shard.
+    It may not beside a task at which a worker ended: if this worker ends, too, no other shard can
+    be the cause.
     """
     is_shard = isinstance(worker.task, WriteShard)
     if not is_shard or len(worker.ahead) >= SHARDS_AHEAD:

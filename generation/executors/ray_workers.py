@@ -63,6 +63,7 @@ class WorkerResources:
 
     def explain_no_room(self, resources: Mapping[str, float]) -> str:
         """Return the amounts of a worker and of a node in a sentence, for a node without room."""
+        # in the order of ``by_name``: CPU, GPU, memory
         cpus, gpus, memory = (resources.get(name, 0) for name in self.by_name)
         return (
             f"a worker takes {self.cpus:g} CPU, {self.gpus:g} GPU, {self.memory / _GB:.1f} GB of "
@@ -73,10 +74,11 @@ class WorkerResources:
 def compute_worker_resources(recipe: DatasetRecipe, options: "ClusterOptions") -> WorkerResources:
     """Return the resources of one worker: CPUs, GPUs, and bytes of memory.
 
-    CPUs are the option's, else the recipe's ``model.threads``, else a share of this machine's, and
-    one on a cluster. Memory is 0, so that none is reserved, for a model on a GPU, on a server, or
-    of unknown size.
+    CPUs are the option's, else the recipe's ``model.threads``, else one on a cluster and a share of
+    this machine's without one. Memory is 0, so that none is reserved, for a model on a GPU or of
+    unknown size, such as one of the Hub.
     """
+    # count CPUs and GPUs
     model = recipe.model
     cpus = options.cpus or model.threads
     if not cpus:
@@ -85,6 +87,8 @@ def compute_worker_resources(recipe: DatasetRecipe, options: "ClusterOptions") -
             cpus = max(1, (os.cpu_count() or 1) // (options.workers or 1))
     if model.device.startswith("cuda") or model.device_map is not None:
         return WorkerResources(cpus, options.gpus or 1)
+
+    # estimate the memory of a local model
     memory = 0.0
     if model.path:
         from sts_dino.generation.backends.gguf_file import count_weight_bytes  # imports torch

@@ -82,6 +82,7 @@ class StoreRetry(RetryPolicy):
 
         is_dropped = any(kind.__name__ in _DROPPED_CONNECTION for kind in type(error).__mro__)
         is_of_system = is_dropped or isinstance(error, OSError)
+        # the policy of the Hub client decides about an answer of the Hub, though it is an OSError
         if isinstance(error, HfHubHTTPError) or not is_of_system:
             return super().should_retry(error)
         number = getattr(error, "errno", None) or 0
@@ -89,6 +90,7 @@ class StoreRetry(RetryPolicy):
         return self.reached and is_temporary
 
     def _wait(self, state: "RetryCallState") -> float:
+        """Return the seconds until the next try, and note the error for the log message."""
         seconds = super()._wait(state)
         error = state.outcome.exception() if state.outcome else None
         if error:
@@ -378,12 +380,15 @@ def open_location(url: str) -> StoreLocation:
     """
     import fsspec
 
+    # a path
     if not url.strip():
         raise InputError("store", "is empty", allowed=ALLOWED_ADDRESSES)
     protocol, separator, _ = url.partition("://")
     if not separator:
         folder = os.path.abspath(Path(url).expanduser())  # noqa: PTH100 - links stay links
         return StoreLocation(fsspec.filesystem("file"), folder, folder)
+
+    # a URL: refuse what no store can be, then open it
     require_no_secret(url)
     if "::" in url:
         raise InputError(

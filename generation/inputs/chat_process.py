@@ -12,8 +12,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-MOST_BYTES = 1 << 30  # of memory, more than it has when it starts
-# what a template's strftime_now reads: else prompts differ from day to day
+MOST_BYTES = 1 << 30  # of memory that the process may take in addition to what it starts with
+# the time that a template's strftime_now reads: the real one would change prompts from day to day
 TIME = "2026-01-01T12:00:00"
 MOST_CHARACTERS = 200_000  # that a template adds to a text
 SYSTEM_TURN = "a system turn"
@@ -30,12 +30,18 @@ TOOL: dict[str, Any] = {
 
 
 def cap_memory() -> None:
-    """Let the address space grow by ``MOST_BYTES`` and no more."""
+    """Let the address space grow by ``MOST_BYTES`` and no more; this is done on Linux alone.
+
+    A lower limit, which a cluster may set for all processes, stays.
+    """
     if sys.platform == "linux":
         import resource
 
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
         limit = pages * resource.getpagesize() + MOST_BYTES
+        _, hard_limit = resource.getrlimit(resource.RLIMIT_AS)
+        if hard_limit != resource.RLIM_INFINITY:
+            limit = min(limit, hard_limit)
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 

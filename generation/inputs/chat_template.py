@@ -33,6 +33,7 @@ MOST_SECONDS = 5.0  # of CPU, for one turn
 # exit codes of a process that exceeded a limit: its CPU time (the first), its memory (in C code)
 _LIMIT_CODES = (-getattr(signal, "SIGPROF", 0), -signal.SIGABRT, -signal.SIGSEGV)
 _SHOWN = 200  # characters of what a template raises
+# a message that a template has to render once, and always the same
 _PROBE = (
     'Write two sentences that mean the same thing.\nSentence 1: "Two dogs run."\nSentence 2: "A'
 )
@@ -106,9 +107,8 @@ class ChatTemplate:
         Raises InputError when a limit ends the process, RunError when something else does.
         """
         # send the question as a line of JSON, and read the answer as one
-        if self._process is None:
-            self._process = _start_process(self)
-        process = self._process
+        process = self._process or _start_process(self)
+        self._process = None  # an interrupted question leaves its answer in the pipe
         assert process.stdin is not None and process.stdout is not None
         try:
             process.stdin.write(json.dumps(question) + "\n")
@@ -118,10 +118,10 @@ class ChatTemplate:
             line = ""
         if line.endswith("\n"):
             answer: dict[str, Any] = json.loads(line)
+            self._process = process
             return answer
 
         # the process has ended
-        self._process = None
         process.communicate()
         if process.returncode in _LIMIT_CODES:
             raise _make_error("the model's template takes too much time or memory for one turn")
@@ -162,7 +162,8 @@ def _stop_process(process: subprocess.Popen[str]) -> None:
 class PromptEncoder:
     """Turns prompts into token ids, as a model needs them, and counts them.
 
-    ``context``: tokens of prompt and text together (0: not known).
+    ``context``: most tokens of prompt and text together (0: not known). ``encode``: the token ids
+    of a prompt; the latest 4,096 prompts are kept.
 
     Args:
         tokenizer: transformers' tokenizer of the model.
@@ -217,7 +218,10 @@ class PromptEncoder:
         return " ".join(formatted)
 
     def encode_prefix(self, prefix: str) -> tuple[int, ...]:
-        """Return the token ids of the beginning of prompts; empty if the template changes it."""
+        """Return the token ids of the shared prefix of prompts.
+
+        Empty if a chat template changes it.
+        """
         if self._template is None:
             return self._encode_text(prefix, self._start_ids)
         turn = self._template.render_turn(prefix)
@@ -256,7 +260,11 @@ class PromptEncoder:
         return ids
 
     def _find_start_ids(self) -> tuple[int, ...]:
-        """Return the special tokens that the tokenizer adds before a text, not those after it."""
+        """Return the ids of the special tokens that the tokenizer adds before a text.
+
+        Empty if it adds some after the text alone.
+        """
+        # the ids before those of the text itself; a quotation mark is a text of few tokens
         text_ids = self.tokenizer(QUOTE, add_special_tokens=False).input_ids
         all_ids = self.tokenizer(QUOTE).input_ids
         for start in range(len(all_ids)):
@@ -275,6 +283,6 @@ def _find_context(text_config: Any) -> int:
     rope = getattr(text_config, "rope_parameters", None) or {}
     if rope.get("rope_type") != "longrope":
         return context
-    first_range = rope.get("original_max_position_embeddings")
-    first_range = first_range or getattr(text_config, "original_max_position_embeddings", None)
-    return min(context, int(first_range or context))
+    original = rope.get("original_max_position_embeddings")
+    original = original or getattr(text_config, "original_max_position_embeddings", None)
+    return min(context, int(original or context))

@@ -25,7 +25,14 @@ PREMISES_PER_EXAMPLE = 64
 SOURCE_COLUMN = "text1"  # of source sentences, in a file of kind hand and in the config raw
 # keys that the sections Examples and Source share
 SOURCE_KEYS = {
-    *("kind", "path", "repo_id", "revision", "config", "splits", "description", "license"),
+    "kind",
+    "path",
+    "repo_id",
+    "revision",
+    "config",
+    "splits",
+    "description",
+    "license",
     "encoding",
 }
 RAW_PAIR_COLUMNS = (SOURCE_COLUMN, "text2", "target")  # of the config raw
@@ -147,9 +154,9 @@ def _read_dataset_pairs(examples: Examples, _: DatasetRecipe) -> Iterator[Labell
 def _find_label(cell: str, examples: Examples) -> str:
     """Return the label that a cell of the label column stands for.
 
-    It is the cell itself. With ``examples.scores`` it is the label whose interval holds the cell's
-    number, and an empty text for a number outside all intervals. Raises InputError for a cell that
-    is not a number.
+    It is the cell itself. With ``examples.scores`` it is the label whose interval, limits included,
+    holds the cell's number, and an empty text for a number outside all intervals. Raises InputError
+    for a cell that is not a number, if there are intervals.
     """
     if not examples.scores:
         return cell
@@ -321,11 +328,11 @@ def draw_example_sets(
 ) -> dict[int, list[ExampleSet]]:
     """Return shot count → example sets, for every shot count above 0.
 
-    The draw for one shot count does not depend on the other counts. The first sets do not depend on
-    the number of sets. The labels of a set have the same premises in the same order, as in the
-    authors' sets, while premises with an example of every label last. Two sets of one shot count
-    share no example; with ``few_shot.rotate`` each set is an independent draw instead. Pairs of
-    other labels, and pairs with a text that no prompt can hold, are skipped.
+    The draw for one shot count does not depend on the other counts. If enough premises have an
+    example of every label, the labels of a set have the same premises in the same order, as in the
+    authors' sets, and the first sets do not depend on the number of sets. Two sets of one shot
+    count share no example; with ``few_shot.rotate`` each set is an independent draw instead. Pairs
+    of other labels, and pairs with a text that no prompt can hold, are skipped.
 
     Raises InputError when there are too few examples.
 
@@ -378,15 +385,15 @@ def _require_enough_examples(
     else:
         least = shots * few_shot.sets
         requirement = f"{few_shot.sets} sets of {shots} need {least}"
-    origin = few_shot.examples
+    section = few_shot.examples
     for label, examples in pool.items():
         if len(examples) < least:
-            hint = f"lower few_shot.sets or few_shot.shots, or {ORIGINS[origin.kind].remedy}"
-            if not examples and origin.labels.get(label):
-                value = origin.labels[label]
-                hint = f"is {value!r} what stands for it in the column {origin.label!r}?"
+            hint = f"lower few_shot.sets or few_shot.shots, or {ORIGINS[section.kind].remedy}"
+            if not examples and section.labels.get(label):
+                value = section.labels[label]
+                hint = f"is {value!r} what stands for it in the column {section.label!r}?"
             raise InputError(
-                f"few_shot.examples {origin.repo_id or origin.path}",
+                f"few_shot.examples {section.repo_id or section.path}",
                 f"has {len(examples)} usable examples of {label!r}, but {requirement}",
                 hint=hint,
             )

@@ -61,8 +61,9 @@ class Prompts:
         if variant.shots:
             example_set = self.sets[variant.shots][variant.example_set]
             examples = [example_set[label] for label in contrast.keys]
-            for of_premise in zip(*examples, strict=True):
-                premises = {example.premise for example in of_premise}
+            # the examples at one position of all labels
+            for label_examples in zip(*examples, strict=True):
+                premises = {example.premise for example in label_examples}
                 if len(premises) > 1:
                     raise InputError(
                         "few_shot.examples",
@@ -70,9 +71,9 @@ class Prompts:
                         f"sentence, and labels have different ones: {sorted(premises)[0][:60]!r}",
                         hint="give a file with a text for each label in every row",
                     )
-                texts = [example.hypothesis for example in of_premise]
+                texts = [example.hypothesis for example in label_examples]
                 answer = dict(zip(contrast.keys.values(), texts, strict=True))
-                premise = of_premise[0].premise
+                premise = label_examples[0].premise
                 turns.append(
                     (
                         contrast.instruction.replace(X1, premise),
@@ -166,7 +167,7 @@ class Prompts:
         for example in self.sets[variant.shots][variant.example_set][label]:
             prompt = _fill_instruction(self.labels[label], example.premise)
             examples += prompt + example.hypothesis + few_shot.end + few_shot.separator
-        return examples or few_shot.separator
+        return examples
 
 
 def _fill_instruction(label: Label, text1: str) -> str:
@@ -227,6 +228,7 @@ class ContextRoom:
     model: TokenCounter
 
     def __post_init__(self) -> None:
+        """Check the recipe's instructions and examples for control tokens."""
         for label in self.prompts.recipe.labels:
             if self.model.is_control(label.instruction):
                 self._handle_control_token(label)
@@ -260,7 +262,8 @@ class ContextRoom:
         """Return by how many tokens a source sentence exceeds the model's context; 0: it fits.
 
         Its longest prompt and ``max_new_tokens`` have to fit. A model of unknown context has room
-        for every sentence. Raises InputError when the prompts fit with no source sentence.
+        for every sentence. Raises InputError when the prompts are too long even for an empty source
+        sentence.
         """
         context = self.model.context
         if not context:

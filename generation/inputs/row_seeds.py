@@ -19,7 +19,7 @@ def make_seed(*identity: object) -> int:
 
 
 def draw_fraction(*identity: object) -> float:
-    """Return a number in [0, 1) for an identity, the same in every process."""
+    """Return a number from 0 to 1 for an identity, the same in every process."""
     return make_seed(*identity) / 2**64
 
 

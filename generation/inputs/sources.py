@@ -119,6 +119,7 @@ class SeenTexts:
 
     def __init__(self) -> None:
         self._table = sqlite3.connect("")  # SQLite's name for a temporary database on disk
+        # it need not survive a crash; a negative cache size is in KiB
         for setting in ("journal_mode=OFF", "synchronous=OFF", "cache_size=-8192"):
             self._table.execute(f"PRAGMA {setting}")
         self._table.execute("CREATE TABLE seen_texts (digest BLOB PRIMARY KEY) WITHOUT ROWID")
@@ -174,7 +175,8 @@ class SourceStream:
 
         Raises InputError when the source is missing, empty, cannot be decoded, lacks a named
         column, or has no usable text. Raises it, too, for a text that is too long for the model,
-        unless the recipe rejects ``too_long``.
+        unless the recipe rejects ``too_long``. Raises RunError when the Hub does not answer, or
+        when the disk of temporary files is full.
         """
         seen_texts = SeenTexts()
         usable = 0
@@ -182,7 +184,7 @@ class SourceStream:
             if not self._is_in_share(source_id):
                 continue
 
-            # check the text
+            # check the text, without white space around it and a byte-order mark before it
             text = cell.strip().removeprefix(MARK).strip()
             reason = self._find_problem(text)
             if reason is None and not seen_texts.add(text):
@@ -295,7 +297,7 @@ def describe_skipped(usable: int, skipped: Mapping[str, int]) -> str:
 def find_text_problem(
     text: str, length: tuple[int, int] | None, count_tokens: CountTokens
 ) -> str | None:
-    """Return the reason why a text cannot be a source sentence, or None.
+    """Return the reason why a stripped text cannot be a source sentence, or None.
 
     ``length``: the least and most tokens of a source sentence, as ``count_tokens`` counts; None
     allows any length.
@@ -397,7 +399,8 @@ def _convert_hub_errors(source: Source) -> Iterator[None]:
 def _read_split_rows(source: Source, split: str) -> Iterator[Cells]:
     """Yield the named columns of a Hub dataset's split, streamed.
 
-    Raises InputError for an unknown config, split or column and for a dataset made by a script.
+    Raises InputError for an unknown repository, revision, config, split or column, for damaged
+    data, and for a dataset made by a script; RunError when the Hub does not answer.
     """
     from datasets import load_dataset  # which takes seconds to import
     from huggingface_hub import constants

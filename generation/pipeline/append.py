@@ -35,7 +35,7 @@ from sts_dino.hub.errors import InputError
 # keys of `source` that may add sentences after the existing ones
 GROWING_SOURCE_KEYS = ("limit", "path", "revision", "splits")
 HISTORY_KEY = "history"  # of a manifest's provenance: what each version brought, the oldest first
-# of the files beside the run directory of the new rows, which are for people
+# suffixes of the files beside the run directory of the new rows that no later start needs
 NOTE_SUFFIXES = (".timing.json", ".places.json")
 
 
@@ -60,6 +60,7 @@ def append_rows(
     Raises InputError when the directory holds no finished run, or when the recipe differs from it
     in more than version, card keys and the length of the source.
     """
+    # find out whether the rows are there
     recipe = resolve_model_dtype(recipe)
     manifest = run_dir.require_complete(directory)
     base_inputs = run_dir.get_base_inputs(manifest)
@@ -67,6 +68,8 @@ def append_rows(
     is_appended = bool(base_inputs) and manifest.fingerprint == compute_fingerprint(
         recipe, hash_inputs(recipe) | base_inputs
     )
+
+    # append them, and remove the run of the new rows
     if is_appended:
         merged = generate(recipe, directory, command, start)  # logs that the run is complete
     else:

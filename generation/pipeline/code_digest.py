@@ -99,6 +99,7 @@ def hash_reachable_modules(
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for imported in _list_imports(tree):
+            # with the dot a package itself counts, too
             if f"{imported}.".startswith(_PACKAGES):
                 waiting.append(imported)
         hashes[name] = hashlib.sha256(_unparse_code(tree).encode()).hexdigest()

@@ -32,8 +32,8 @@ from sts_dino.hub.durable import (
 )
 from sts_dino.hub.errors import InputError
 
-MANIFEST_TIME_SHARE = 0.02  # of a run's time that may go into writing manifests
-# so many new shards for each file in the manifest make it due, whatever it costs
+MANIFEST_TIME_SHARE = 0.02  # share of a run's time that may go into writing manifests
+# with so many new shards for each file that is known, a manifest is due, whatever it costs
 NEW_SHARDS_PER_FILE = 1 / 64
 
 
@@ -169,7 +169,7 @@ class DatasetRun:
         for result in self._read_journal():
             if not result.raw and self._has_files(result.files):
                 self._enter_shard(result)
-        if self._new_shards:
+        if self._new_shards:  # the manifest in memory then names their paths without a file
             counts = {**self.manifest.counts, "empty_shards": sorted(self.empty)}
             self.manifest = self.manifest.model_copy(update={"counts": counts})
 
@@ -183,7 +183,8 @@ class DatasetRun:
         started = time.monotonic()
         self.manifest = self.manifest.model_copy(update={"files": ordered, **changes})
         run_dir.write_manifest(self.directory, self.manifest)
-        if self._journal and self._new_shards:  # without one, the journal holds finished groups
+        # with no new shard, the journal holds finished groups, which the manifest does not name
+        if self._journal and self._new_shards:
             self._journal.unlink(missing_ok=True)
         self._new_shards = 0
         self._written_at = time.monotonic()
@@ -242,7 +243,7 @@ class DatasetRun:
 
     def hash_raw_files(self) -> str:
         """Return one SHA-256 for all raw and rejected files, from which finished rows are made."""
-        hashes = dict.fromkeys(self.empty, "")
+        hashes = dict.fromkeys(self.empty, "")  # a path without a file has no hash
         for path, file in self._files.items():
             if file.config and get_base_config(file.config) in ("raw", "rejected"):
                 hashes.setdefault(path, file.sha256)
@@ -266,6 +267,7 @@ class DatasetRun:
         ``blocks``: blocks of source sentences of the run.
         """
         self.store_result(result)
+        # a shard that is generated again counts once
         if self._shards_done is not None and not self._is_done(result.task.shard):
             self._shards_done += 1
         self._enter_shard(result)
@@ -314,8 +316,8 @@ class DatasetRun:
     def _is_manifest_due(self) -> bool:
         """Return whether to write the manifest.
 
-        It is due when many shards are new, or when writing it takes no more than
-        ``MANIFEST_TIME_SHARE`` of the time since the last one.
+        It is due when many shards are new, or when writing the last one took no more than
+        ``MANIFEST_TIME_SHARE`` of the time since then.
         """
         if self._new_shards >= max(1.0, NEW_SHARDS_PER_FILE * len(self._files)):
             return True

@@ -153,6 +153,7 @@ class Tally:
         rejected = sum(self._count_reasons(label, shots).values())
         kept_count = 0
         for (kept_shots, kept_label), count in self.kept.items():
+            # an argument that is None admits every key
             if label in (None, kept_label) and shots in (None, kept_shots):
                 kept_count += count
         return {"requested": kept_count + rejected, "kept": kept_count, "rejected": rejected}
@@ -192,6 +193,7 @@ class RawRows:
         self.recipe = recipe
         self._read = read
         self._empty = empty
+        # the shards of a group share most of their partners
         self._get_pairs = lru_cache(maxsize=MOST_PARTNER_SHARDS)(self._read_pairs)
 
     def read_raw(self, shard: Shard, columns: Sequence[str] | None = None) -> list[Row]:
@@ -208,7 +210,8 @@ class RawRows:
     def collect_pool(self, shard: Shard, split: str) -> list[pairs.Pair]:
         """Return the pairs of a split from which a shard's sampled negatives are chosen.
 
-        The list is empty where the schema has no sampled negatives.
+        They come from whole partner shards, until there are ``POOL_PAIRS`` or more. The list is
+        empty where the schema has no sampled negatives.
         """
         pool: list[pairs.Pair] = []
         if self.recipe.dataset_schema.sampled_negatives:
@@ -231,7 +234,8 @@ class RawRows:
 def list_partners(shard: Shard) -> list[Shard]:
     """Return the shards that a shard's sampled negatives may come from, in order of preference.
 
-    The first one is half the source away; the shard itself may be among them.
+    The first one is half the source away, the others follow it; at most ``MOST_PARTNER_SHARDS`` of
+    the same variant. The shard itself may be among them.
     """
     start = shard.block + shard.blocks // 2
     partners = []
@@ -402,7 +406,7 @@ def _finish_distinct_texts(
     go to one more file of rejected rows, after those of the shards. Nothing is journalled: a new
     start has to see all rows again.
     """
-    seen_texts = SeenTexts()
+    seen_texts = SeenTexts()  # of the current shot count
     duplicate_files: dict[int | None, Parts] = {}  # shots → the file of its duplicates
     try:
         # finish group after group; each shot count has its own texts
@@ -420,10 +424,10 @@ def _finish_distinct_texts(
             duplicate_files[group.shots].add(duplicates)
             yield run.write_files(result)
 
-        # then complete the files of duplicates
+        # then complete the files of duplicates, whose texts are counted in the groups' results
         for parts in duplicate_files.values():
             files = tuple(run.name_parts(parts))
-            yield TaskResult(key="late", files=files, facts=Tally().to_json())
+            yield TaskResult(key="duplicates", files=files, facts=Tally().to_json())
     finally:
         for parts in duplicate_files.values():
             parts.discard()

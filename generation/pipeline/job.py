@@ -83,7 +83,7 @@ def generate(
             "sts-dino release RECIPE --append --yes",
         )
 
-    # a fresh start uses nothing that an earlier run left
+    # a fresh start uses nothing that an earlier run left; a loaded model writes the provenance
     is_fresh = not manifest.provenance
     if is_fresh:
         scratch.clear()
@@ -129,7 +129,10 @@ def generate_missing_shards(
         run: the run directory, to which shards and manifest are written.
         executor: generates the shards.
         sentences: the source sentences of all shards.
+
+    Raises InputError for a damaged record of seconds, and the errors of the executor.
     """
+    # find the missing shards
     shards = run.list_shards(sentences.blocks)
     missing = run.find_missing_shards(shards)
     run.set_counts(shards_done=len(shards) - len(missing), shards_total=len(shards))
@@ -142,6 +145,7 @@ def generate_missing_shards(
     # workers in other processes report no unfinished texts
     measure_in_progress = getattr(executor, "measure_texts_in_progress", lambda: 0.0)
 
+    # generate them
     shard_tasks = (WriteShard(shard, tuple(sentences.read_block(shard.block))) for shard in missing)
     with Progress(
         run.recipe.name, total, done_texts, run.directory, measure_in_progress
@@ -166,17 +170,19 @@ def hash_inputs(recipe: DatasetRecipe) -> dict[str, str]:
     """Return published path → SHA-256 of every local file that the run depends on.
 
     Inputs on the Hub are not among them: the recipe pins these. The published path of a file of the
-    model, or of a run with few-shot examples, includes the folder's name. Raises InputError for a
-    missing model and for two different files with one published path.
+    model, of the encoder of ``selection``, or of a run with few-shot examples includes the folder's
+    name. A missing source or file of examples is left out. Raises InputError for a missing model or
+    encoder, for an unfinished run with examples, and for two different files with one published
+    path.
     """
     hashes: dict[str, str] = {}
     _add_hashes(hashes, sources.list_source_files(recipe.source))
     if recipe.few_shot is not None:
-        origin = recipe.few_shot.examples
-        folder = None
-        if origin.path and Path(origin.path).is_dir():
-            folder = str(Path(origin.path))
-        _add_hashes(hashes, examples.list_example_files(origin), folder)
+        section = recipe.few_shot.examples
+        run_folder = None
+        if section.path and Path(section.path).is_dir():
+            run_folder = str(Path(section.path))
+        _add_hashes(hashes, examples.list_example_files(section), run_folder)
     _add_hashes(hashes, list_model_files(recipe.model), recipe.model.path)
     if recipe.selection is not None:
         selector = find_selector(recipe)
@@ -188,8 +194,8 @@ def hash_inputs(recipe: DatasetRecipe) -> dict[str, str]:
 def _add_hashes(hashes: dict[str, str], paths: list[Path], folder: str | None = None) -> None:
     """Add the SHA-256 of each existing file to ``hashes``, by its published path.
 
-    ``folder``: the folder of all these files, whose name is kept in the path; None: of none.
-    Raises InputError when ``hashes`` has another file of the same published path.
+    ``folder``: a folder with all these files, whose name is kept in the path; None: the files have
+    no such folder. Raises InputError when ``hashes`` has another file of the same published path.
     """
     for path in paths:
         if not path.is_file():
@@ -210,8 +216,9 @@ def _add_hashes(hashes: dict[str, str], paths: list[Path], folder: str | None = 
 def list_model_files(model: LanguageModel) -> list[Path]:
     """Return the local files of a model: its GGUF file, or those that transformers reads.
 
-    The list is empty for a model of the Hub or of a server. Raises InputError when the folder or
-    GGUF file is missing, when ``model.path`` names a GGUF file, or when weights are a pickle.
+    The list is empty for a model without ``model.path``. Raises InputError when the folder or GGUF
+    file is missing, when ``model.path`` names a GGUF file, when the folder holds GGUF files alone
+    and ``model.gguf_file`` is not set, or when weights are a pickle.
     """
     if not model.path:
         return []

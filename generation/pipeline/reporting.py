@@ -28,6 +28,7 @@ from sts_dino.hub.contract.packaged import ENCODERS
 from sts_dino.hub.contract.published_paths import hide_folders
 from sts_dino.hub.contract.recipe import DatasetRecipe, Server
 from sts_dino.hub.durable import write_text
+from sts_dino.hub.errors import InputError
 from sts_dino.hub.process import measure_peak_rss_mb
 from sts_dino.hub.progress import ProgressBar
 from sts_dino.hub.untrusted import join_lines, read_upstream
@@ -36,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 UPDATE_SECONDS = 1.0  # between two updates of the bar
 COST_LINE = "the server's texts: "
-FEWEST_ANSWERS = 10  # to as many requests, whose mean number of tokens is taken
+FEWEST_ANSWERS = 10  # stored requests of which a mean is taken; with fewer, it is estimated
 MOST_SAMPLED = 50  # source sentences whose prompts are measured
 BYTES_PER_TOKEN = 4  # of English prompts, roughly; other languages have fewer
 ANSWER_TOKENS_SHARE = 0.5  # of the longest answer, before there are answers
@@ -46,7 +47,8 @@ class Progress(AbstractContextManager["Progress"]):
     """A progress bar over the texts of a run, and the record of the seconds that they take.
 
     The record, ``NAME.timing.json`` beside the run directory, sums seconds and rows over all
-    workers and starts. It is not published. A thread updates the bar until the block ends.
+    workers and starts. It is not published. A new object reads the record of earlier starts, and a
+    thread updates the bar until the block ends. Raises InputError for a damaged record.
 
     Args:
         name: the dataset's name.
@@ -64,11 +66,6 @@ class Progress(AbstractContextManager["Progress"]):
         directory: Path,
         measure_in_progress: Callable[[], float],
     ):
-        self._total = total
-        self._done = done_texts
-        self._measure_in_progress = measure_in_progress
-        self._bar = ProgressBar(total=total, initial=done_texts, unit="text", desc=name)
-
         # read the sums of earlier starts
         self.path = directory.with_name(f"{directory.name}.timing.json")
         self.seconds = 0.0
@@ -76,10 +73,20 @@ class Progress(AbstractContextManager["Progress"]):
         for leftover in self.path.parent.glob(f".{self.path.name}.*.tmp"):  # of a killed process
             leftover.unlink()
         if self.path.is_file():
-            record = json.loads(self.path.read_text(encoding="utf-8"))
-            self.seconds = record["seconds"]
-            self.rows = record["rows"]
+            try:
+                record = json.loads(self.path.read_text(encoding="utf-8"))
+                self.seconds = record["seconds"]
+                self.rows = record["rows"]
+            except (ValueError, KeyError, TypeError) as error:
+                raise InputError(
+                    self.path, "is damaged", hint="remove it: it is a record of seconds alone"
+                ) from error
 
+        # show the bar
+        self._total = total
+        self._done = done_texts
+        self._measure_in_progress = measure_in_progress
+        self._bar = ProgressBar(total=total, initial=done_texts, unit="text", desc=name)
         self._ended = Event()
         self._thread = Thread(target=self._update_until_end, daemon=True)
         self._thread.start()
@@ -130,6 +137,7 @@ def report_cost(
         total: the number of all source sentences.
         usage: the counts of a server's stored answers; empty: none.
     """
+    # estimate requests and tokens
     recipe = prompts.recipe
     server = recipe.model.server
     if server is None:
@@ -151,6 +159,7 @@ def report_cost(
         logger.info(f"{line}; the price is not known (--price-in, --price-out)")
         return
 
+    # compute the price, and compare it with the budget
     prompt_price, completion_price = server.price_per_million
     price = prompt_tokens * prompt_price + completion_tokens * completion_price
     cost = requests * price / 1e6
@@ -166,7 +175,10 @@ def report_cost(
 
 
 def _get_answers_per_request(server: Server, usage: Mapping[str, Any]) -> float:
-    """Return the texts of a request: ``choices``, or fewer where the server gave fewer so far."""
+    """Return the mean number of texts in an answer: ``choices``, or fewer if the server gave fewer.
+
+    ``usage``: the counts of stored answers, of which ``FEWEST_ANSWERS`` or more are needed.
+    """
     requests = usage.get("counted_requests", 0)
     if requests < FEWEST_ANSWERS:
         return server.choices
@@ -181,6 +193,7 @@ def _measure_tokens(
     They are measured on ``FEWEST_ANSWERS`` or more stored requests. With fewer, they are estimated:
     prompt tokens from the bytes of the requests, generated tokens from the longest answer.
     """
+    # Take the means of the stored requests, if there are enough.
     recipe = prompts.recipe
     server = recipe.model.server
     assert server is not None, "report_cost checks this"
@@ -196,11 +209,11 @@ def _measure_tokens(
     most_tokens = recipe.decoding.max_new_tokens
     variant = recipe.variants[0]
     for sentence in sentences[:MOST_SAMPLED]:
-        chosen = prompts.choose_variant(variant, sentence.text)
+        sentence_variant = prompts.choose_variant(variant, sentence.text)
         for label in recipe.written_labels:
-            request = make_text_request(prompts, label, sentence.text, chosen, seed=0)
+            request = make_text_request(prompts, label, sentence.text, sentence_variant, seed=0)
             body = make_body(recipe.model, server, request, recipe.decoding)
-            most_tokens = server.choices * body["max_tokens"]
+            most_tokens = server.choices * body["max_tokens"]  # the same for each request
             messages = body.get("messages") or body["prompt"]
             lengths.append(len(json.dumps(messages, ensure_ascii=False).encode()))
     mean_length = sum(lengths) / max(1, len(lengths))
@@ -211,8 +224,8 @@ def _measure_tokens(
 def report_usage(writer: object, directory: Path) -> Iterator[None]:
     """Run a block, then log and store what a server's answers have used, also if the block fails.
 
-    The counts go to ``NAME.usage.json`` beside the run directory. A warning is logged if the server
-    changed its model.
+    The counts go to ``NAME.usage.json`` beside the run directory; nothing is logged or stored for a
+    writer without counts. A warning is logged if the server changed its model.
 
     Args:
         writer: the writer; its attribute ``usage`` is a mapping of counts, or missing (an engine).
@@ -281,7 +294,7 @@ def make_provenance(
         "model": {
             "id": model.repo_id or (model.path and hide_folders(model.path)),
             "revision": model.revision,
-            "sha256": weights[0] if weights else None,
+            "sha256": weights[0] if weights else None,  # of the first file, if there are several
             **executor.describe(),
             **read_upstream(model.path),
         },
@@ -328,7 +341,10 @@ def describe_selector(recipe: DatasetRecipe, inputs: Mapping[str, str]) -> dict[
 
 
 def list_selector_digests(recipe: DatasetRecipe, inputs: Mapping[str, str]) -> dict[str, str]:
-    """Return the part of ``inputs`` that is the encoder's of ``selection``; {} without one here."""
+    """Return the entries of ``inputs`` that are files of the encoder of ``selection``.
+
+    Empty without ``selection``, and for an encoder of a Hub.
+    """
     folder = find_selector(recipe) if recipe.selection is not None else None
     if folder is None:
         return {}

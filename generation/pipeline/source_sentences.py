@@ -132,6 +132,8 @@ class Scratch:
             block_size: source sentences of a row group, and so of a shard.
             skipped: reason → skipped rows of the source. It is read after the last sentence, when
                 it is complete.
+
+        Raises the errors of the source, and OSError when the disk is full.
         """
         try:
             with (
@@ -269,9 +271,11 @@ def _log_source(run: DatasetRun, sentences: SourceSentences) -> None:
     total = sentences.total
     if run.base is not None:
         total += run.base.source_sentences
-    first = tuple(sentence.text for sentence in sentences.read_block(0)[:3])
+    first_sentences = tuple(sentence.text for sentence in sentences.read_block(0)[:3])
     columns = run.recipe.source.columns
-    for line in describe_source(_name_source(run), columns, total, sentences.skipped, first):
+    for line in describe_source(
+        _name_source(run), columns, total, sentences.skipped, first_sentences
+    ):
         logger.info(line)
 
 
@@ -285,7 +289,8 @@ def _generate_sentences(run: DatasetRun, scratch: Scratch, executor: Executor) -
 
     Raises InputError when no text is usable.
     """
-    # generate rounds until enough texts are accepted; each is stored at once
+    # generate rounds until enough texts are accepted, and store each at once; the first plan may
+    # ask for too few, as it is made before most results are there
     recipe = run.recipe
     rounds = scratch.find_rounds()
     accepted = _AcceptedTexts(recipe, rounds, run.base)

@@ -123,17 +123,17 @@ def count_shards_per_group(recipe: DatasetRecipe) -> int:
 
     It is the most shards that together have at most ``ROWS_PER_FILE`` finished rows.
     """
-    kept_texts = min(recipe.decoding.max_attempts, recipe.postprocess.max_per_label)
-    rows = len(recipe.written_labels) * kept_texts
+    texts_per_label = min(recipe.decoding.max_attempts, recipe.postprocess.max_per_label)
+    rows_per_sentence = len(recipe.written_labels) * texts_per_label
     if recipe.dataset_schema.sampled_negatives:
-        rows += recipe.postprocess.sampled_negatives
-    return max(1, ROWS_PER_FILE // (recipe.shard_size * rows))
+        rows_per_sentence += recipe.postprocess.sampled_negatives
+    return max(1, ROWS_PER_FILE // (recipe.shard_size * rows_per_sentence))
 
 
 def count_sources_per_file(recipe: DatasetRecipe) -> int:
     """Return the rows of a file of the config ``sources``.
 
-    They are so many that a thousand files hold all source sentences.
+    They are so many that about a thousand files hold all source sentences.
     """
     return max(ROWS_PER_FILE, (recipe.source.limit or 0) // 1_000)
 
@@ -235,6 +235,7 @@ class TaskResult(BaseModel, frozen=True, extra="forbid"):
             result = cls.model_validate(json.loads(line))
         except (ValueError, RecursionError):
             return None
+        # a line of this code has every key; a line of other code may lack some
         if result.model_fields_set != cls.model_fields.keys() - {"task", "contents"}:
             return None
         return result.replace(task=task)
@@ -271,7 +272,8 @@ def add_files(
 ) -> TaskResult:
     """Return a result with a parquet file in memory for each path that has rows.
 
-    ``rows``: path, ``data/<config>/<split>-….parquet``, → the rows of the file.
+    These files replace those of ``result``. ``rows``: path, ``data/<config>/<split>-….parquet``,
+    → the rows of the file.
     """
     files = []
     contents = {}

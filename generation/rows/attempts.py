@@ -110,7 +110,8 @@ class _RequestQueue:
     def _has_room(self) -> bool:
         """Return whether to begin another shard.
 
-        True without any shard; else while too few requests wait and not too many shards are begun.
+        True without any begun shard; else while too few requests wait, and the shards behind the
+        first one have fewer than ``MOST_PAIRS_AHEAD`` (source sentence, label) pairs.
         """
         if not self.shards:
             return True
@@ -165,19 +166,21 @@ class _RequestQueue:
     def _make_choice(self, text_request: _TextRequest, attempt: int) -> Choice | None:
         """Return the place of a text among those of one answer (``model.server.choices``).
 
-        The first requests for a source sentence and label have several texts, a retry has one.
+        The first requests for a source sentence and label have several texts, a retry has one. None
+        for a text that is alone in its answer.
         """
         server = self.recipe.model.server
         texts_asked = self.recipe.count_texts_asked(text_request.label)
         if server is None or server.choices == 1 or attempt >= texts_asked:
             return None
-        first = attempt - attempt % server.choices
-        count = min(server.choices, texts_asked - first)
+        # every ``choices`` attempts share an answer: its first attempt, and its number of texts
+        first_attempt = attempt - attempt % server.choices
+        count = min(server.choices, texts_asked - first_attempt)
         if count == 1:
             return None
         source, label, variant = text_request.source, text_request.label, text_request.variant
-        seed = compute_text_seed(self.recipe, variant, source, label.name, first)
-        return Choice(attempt - first, count, seed)
+        seed = compute_text_seed(self.recipe, variant, source, label.name, first_attempt)
+        return Choice(attempt - first_attempt, count, seed)
 
 
 def generate_shards(
@@ -200,9 +203,12 @@ def generate_shards(
         sentences: the source sentences of each shard, read as the queue has room.
         tick: called with 1 for each text that becomes usable or is given up.
         variant: the variant of the prompts.
+
+    Raises InputError when the encoder of ``selection`` cannot be loaded, before any request.
     """
+    # request the texts of the first shards
     if recipe.selection is not None:
-        load_selector(recipe)  # one that cannot be loaded costs no text
+        load_selector(recipe)
     decoding = recipe.decoding
     filters = TextFilters(recipe, prompts.sets)
     ahead = writer.choose_queue_length(decoding, decoding.batch_size)
@@ -289,6 +295,7 @@ def _reject_texts_that_begin_alike(text_requests: Sequence[_TextRequest]) -> Non
     Args:
         text_requests: the requests of one label in one shard, one for each source sentence.
     """
+    # find the most frequent first words of the texts
     source_counts = Counter(_get_beginning(request.source.text) for request in text_requests)
     text_counts = Counter[Words]()
     for text_request in text_requests:
@@ -302,6 +309,7 @@ def _reject_texts_that_begin_alike(text_requests: Sequence[_TextRequest]) -> Non
     if 2 * alike_sources >= count:
         return
 
+    # reject the texts that begin with them
     for text_request in text_requests:
         for number, attempt in text_request.attempts.items():
             if attempt.reason is None and _get_beginning(attempt.completion.text) == beginning:
@@ -373,11 +381,11 @@ def make_text_request(
 def _make_rows(text_request: _TextRequest, recipe: DatasetRecipe) -> Iterator[Row]:
     """Yield a row for every attempt, in order; ``sample`` counts the usable texts before it.
 
-    Its ``reason`` is None for a raw row.
+    ``reason`` is None for a raw row. ``cosine`` is None: ``add_cosines`` sets it in raw rows.
     """
     source, label, variant = text_request.source, text_request.label, text_request.variant
     # collect the usable texts again: the attempts may have ended in another order
-    earlier = _TextRequest(source, label, variant)
+    earlier_attempts = _TextRequest(source, label, variant)
     for number, attempt in sorted(text_request.attempts.items()):
         completion = attempt.completion
         row = {
@@ -385,7 +393,7 @@ def _make_rows(text_request: _TextRequest, recipe: DatasetRecipe) -> Iterator[Ro
             "text2": completion.text,
             "source_id": source.source_id,
             "target": label.name,
-            "sample": len(earlier.usable_texts),
+            "sample": len(earlier_attempts.usable_texts),
             "attempt": number,
             "seed": attempt.seed,
             "log_prob": completion.log_prob,
@@ -398,5 +406,5 @@ def _make_rows(text_request: _TextRequest, recipe: DatasetRecipe) -> Iterator[Ro
             row["example_set"] = variant.example_set
         row["reason"] = attempt.reason
         if attempt.reason is None:
-            earlier.add_usable(completion, recipe)
+            earlier_attempts.add_usable(completion, recipe)
         yield row

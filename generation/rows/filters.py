@@ -56,7 +56,7 @@ class _Candidate(NamedTuple):
 
 
 class TextFilters:
-    """Reject generated texts that copy their prompt, or are too near to or far from x1.
+    """The filters of a recipe that look at one generated text, its prompt and its source sentence.
 
     ``sets``: shot count → example sets.
     """
@@ -163,7 +163,9 @@ class TextFilters:
         return _describe_examples(self._list_example_texts(label, variant), self._language)
 
     def _is_prompt_echo(self, candidate: _Candidate) -> bool:
-        """Return whether a text copies the instructions and has a word that x1 lacks."""
+        """Return whether a text copies the instructions and has a word that its source sentence
+        lacks.
+        """
         if not self._instructions.is_copied_by(candidate.text):
             return False
         return not set(split_words(candidate.text)) <= set(split_words(candidate.text1))
@@ -210,6 +212,7 @@ def _describe_examples(sentences: Sequence[str], language: str) -> _ExampleTrait
     A capitalised word counts as a name if it stands inside a sentence that is mostly in lower case,
     and if no example has it in lower case. A language that capitalises its nouns has no names.
     """
+    # collect capitalised words, long words and runs of characters, sentence by sentence
     names: set[str] = set()
     long_words: list[frozenset[str]] = []
     character_runs: list[str] = []
@@ -225,6 +228,8 @@ def _describe_examples(sentences: Sequence[str], language: str) -> _ExampleTrait
             run = words[start : start + LEAKED_CHARACTERS]
             if all(len(word) == 1 for word in run):
                 character_runs.append("".join(run))
+
+    # keep the capitalised words that are names
     if language in _LANGUAGES_WITH_CAPITAL_NOUNS:
         names.clear()
     every_word = {word for sentence in sentences for word in _WORD.findall(sentence)}
@@ -283,13 +288,17 @@ def filter_rows(raw: Sequence[Row], recipe: DatasetRecipe) -> tuple[list[Row], l
 
     The first reason that applies counts: IDENTICAL to the source sentence, a reason of the
     verification or the selection, DUPLICATE of a kept row, OVER_CAP beyond ``max_per_label`` kept
-    rows of a source sentence and label. A rejected row is a copy with a ``reason``.
+    rows of a source sentence and label. A rejected row is a copy with a ``reason``. Raises
+    InputError as ``reject_unselected``.
     """
+    # find the reasons that depend on a whole shard
+    reasons = reject_unselected(raw, find_rejections(raw, recipe), recipe)
+
+    # add those that depend on earlier rows
     kept_rows: list[Row] = []
     rejected_rows: list[Row] = []
     seen_texts: set[tuple[str, str, str]] = set()
     per_label = Counter[tuple[str, str]]()
-    reasons = reject_unselected(raw, find_rejections(raw, recipe), recipe)
     for row, reason in zip(raw, reasons, strict=True):
         label_key = (row["text1"], row["target"])
         text_key = (*label_key, row["text2"])
@@ -308,9 +317,9 @@ def filter_rows(raw: Sequence[Row], recipe: DatasetRecipe) -> tuple[list[Row], l
     return kept_rows, rejected_rows
 
 
-MARGIN = 15.0  # nats between the likeliest other language and the text's own
-MARGIN_WITHOUT_NAMES = 7.5  # and so many of them without the capitalised words
-ALIKE = (  # written so alike that a sentence is often of both
+MARGIN = 15.0  # nats by which another language must be likelier than the recipe's
+MARGIN_WITHOUT_NAMES = 7.5  # the same for the text without its capitalised words
+ALIKE = (  # codes of languages that are written so alike that a sentence is often in several
     frozenset({"ar", "ary", "arz"}),
     frozenset({"bs", "hr", "sr"}),
     frozenset({"da", "nn", "no"}),

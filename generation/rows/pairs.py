@@ -98,6 +98,7 @@ def add_scores(kept_rows: Sequence[Row], raw: Sequence[Row], recipe: DatasetReci
     for row, expected in zip(kept_rows, expected_scores, strict=True):
         target = row["target"]
         score = scores[target] + scales[target] * (expected - means[target])
+        # a rounding error must not lead out of [0, 1]
         scored_rows.append({**row, "score": min(1.0, max(0.0, score))})
     return scored_rows
 
@@ -169,6 +170,7 @@ def sample_negatives(
     negatives = []
     for text1, first_row in first_rows.items():
         for number in range(count):
+            # the place in the pool where the search begins, and the seed column of the row
             start = make_seed(seed, "negative", text1, number)
             text2 = _find_other_text(pool, start, text1, excluded[text1])
             if text2 is None:
@@ -252,25 +254,29 @@ def make_triplets(
             authors' data.
         labels: the label of the positives and the label of the negatives.
     """
+    # collect the texts of each source sentence and label
     first_rows: dict[str, Row] = {}
     texts = defaultdict[tuple[str, str], list[str]](list)  # (text1, label) → its texts
     for row in kept_rows:
         first_rows.setdefault(row["text1"], row)
         texts[row["text1"], row["target"]].append(row["text2"])
 
+    # pair them by position
     triplets = []
+    positive_label, negative_label = labels
     for anchor, row in first_rows.items():
-        origin = {name: row[name] for name in ("source_id", *EXAMPLE_SET) if name in row}
-        positives, negatives = (texts[anchor, label] for label in labels)
+        provenance = {name: row[name] for name in ("source_id", *EXAMPLE_SET) if name in row}
+        positives = texts[anchor, positive_label]
+        negatives = texts[anchor, negative_label]
         for positive, negative in zip(positives, negatives, strict=False):
             if may_be_equal or positive != negative:
                 triplet = {"anchor": anchor, "positive": positive, "negative": negative}
-                triplets.append({**triplet, **origin})
+                triplets.append({**triplet, **provenance})
     return triplets
 
 
 def make_search_rows(kept_rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Return the rows of the schema search, whose source sentences are passages.
+    """Return config → rows of the schema search, whose source sentences are passages.
 
     InfoNCE ranks the positive of an anchor among the positives and negatives of the whole batch. In
     ``pair`` the anchor is the query, so it ranks passages, as a search does. In ``query-triplet``

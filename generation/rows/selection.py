@@ -40,9 +40,9 @@ from sts_dino.hub.untrusted import (
     require_safetensors,
 )
 
-_DECIDING_SUFFIXES = (".json", ".safetensors", ".txt", ".model")
+_DECIDING_SUFFIXES = (".json", ".safetensors", ".txt", ".model")  # of files that change embeddings
 _PICKLES = ["*.bin", "*.pt", "*.pth", "*.pkl", "*.h5", "*.onnx", "openvino/*"]
-SMALLEST_NORM = 1e-12
+SMALLEST_NORM = 1e-12  # of an embedding: keeps the cosines of a vector of zeros finite
 BATCH_TEXTS = 32
 PROBE_SENTENCE = "A sentence."  # an encoder that fails on it costs no text
 
@@ -63,12 +63,12 @@ def find_selector(recipe: DatasetRecipe) -> Path | None:
         return None
     if section.path is not None:
         folder = Path(section.path)
-        place = f"selection.path {folder}"
+        location = f"selection.path {folder}"
         if not folder.is_dir():
             hint = "give the folder of a sentence encoder, or leave path out"
-            raise InputError(place, "no such folder", hint=hint)
-        require_modules(folder, place)
-        require_safetensors(folder, place)
+            raise InputError(location, "no such folder", hint=hint)
+        require_modules(folder, location)
+        require_safetensors(folder, location)
         return folder
 
     default = find_default_selector(recipe.language)
@@ -100,7 +100,8 @@ def load_selector(recipe: DatasetRecipe) -> Embed:
     """Load the encoder of ``selection``; a second call returns the loaded one.
 
     Raises InputError for an encoder that is missing, cannot be loaded, or embeds a text in numbers
-    that are not finite; the returned function does so, too.
+    that are not finite, RunError when the Hub does not answer. The returned function raises
+    InputError for numbers that are not finite, too.
     """
     return _load_folder(str(download_selector(recipe)))
 
@@ -108,7 +109,7 @@ def load_selector(recipe: DatasetRecipe) -> Embed:
 def download_selector(recipe: DatasetRecipe) -> Path:
     """Return the folder of the encoder of ``selection``; one of a Hub is downloaded.
 
-    Raises InputError for an encoder that is missing.
+    Raises InputError for an encoder that is missing, RunError when the Hub does not answer.
     """
     section = recipe.selection
     folder = find_selector(recipe)
@@ -125,6 +126,11 @@ def download_selector(recipe: DatasetRecipe) -> Path:
 
 @cache
 def _load_folder(folder: str) -> Embed:
+    """Load the encoder in a folder on the CPU, and embed ``PROBE_SENTENCE`` as a trial.
+
+    No pickle is read and no code of the folder is run. Raises InputError as ``load_selector``.
+    """
+    # load the encoder
     require_modules(Path(folder), folder)
     require_safetensors(Path(folder), folder)
     with convert_model_errors(folder):
@@ -134,7 +140,9 @@ def _load_folder(folder: str) -> Embed:
             folder, device="cpu", model_kwargs=dict(NO_PICKLES), **NO_CODE
         ).eval()
 
+    # wrap it in a function that checks its embeddings
     def embed(texts: Sequence[str]) -> Any:
+        """Return the embeddings of n texts: (n, dimension), float64."""
         embeddings = np.asarray(
             loaded.encode(list(texts), batch_size=BATCH_TEXTS, show_progress_bar=False),
             dtype=np.float64,
@@ -176,11 +184,14 @@ def reject_unselected(
 ) -> list[str | None]:
     """Return the rejection reasons of a shard's raw rows, with those of ``selection``.
 
+    A row gets the reason NOT_BEST if it has no other reason and its text is not chosen.
+
     Args:
         raw: the raw rows of a shard.
         reasons: the reason of each row so far, or None.
         recipe: the dataset's recipe.
     """
+    # collect the texts that can be chosen
     if recipe.selection is None:
         return list(reasons)
     cosines = defaultdict[tuple[str, str], dict[str, float]](dict)
@@ -188,24 +199,27 @@ def reject_unselected(
         if reason is None and row["text1"] != row["text2"]:
             cosines[row["text1"], row["target"]][row["text2"]] = row[COSINE]
 
+    # reject the others
     chosen = choose_texts(cosines, recipe)
-    selected: list[str | None] = []
-    for row, reason in zip(raw, reasons, strict=True):
+    new_reasons = list(reasons)
+    for number, row in enumerate(raw):
         is_chosen = row["text2"] in chosen.get((row["text1"], row["target"]), ())
-        selected.append(reason if reason is not None or is_chosen else NOT_BEST)
-    return selected
+        if reasons[number] is None and not is_chosen:
+            new_reasons[number] = NOT_BEST
+    return new_reasons
 
 
 def choose_texts(cosines: Cosines, recipe: DatasetRecipe) -> Chosen:
     """Return the chosen texts of each (source sentence, label), at most the label's ``samples``.
 
-    Of texts that are equally good the earlier one wins.
+    Of texts that are equally good the earlier one wins. ``cosines``: the texts of a shard that can
+    be chosen.
     """
     scores = {label.name: label.score or 0.0 for label in recipe.written_labels}
     samples = {label.name: recipe.get_decoding(label).samples for label in recipe.written_labels}
     lowest, highest = min(scores.values()), max(scores.values())
 
-    # The labels of the highest and of the lowest score, and their mean cosines
+    # Choose for the labels of the highest and of the lowest score, and collect their cosines
     chosen: dict[tuple[str, str], list[str]] = {}
     extremes: dict[float, list[float]] = {lowest: [], highest: []}
     for (text1, label), candidates in cosines.items():
@@ -217,7 +231,8 @@ def choose_texts(cosines: Cosines, recipe: DatasetRecipe) -> Chosen:
         chosen[text1, label] = heapq.nlargest(samples[label], ranks, key=ranks.__getitem__)
         extremes[score] += [candidates[text] for text in chosen[text1, label]]
 
-    # The labels between them
+    # Choose for the labels between them, near the target; without chosen texts of both extremes,
+    # near the mean of the candidates
     for (text1, label), candidates in cosines.items():
         score = scores[label]
         if score in extremes:

@@ -2,6 +2,9 @@
 
 import os
 import signal
+import subprocess
+import sys
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -137,6 +140,36 @@ def test_the_process_has_no_secret_and_ends_with_its_template(monkeypatch):
     del template
     ((env, process),) = seen
     assert "hf_planted" not in env.values() and process.returncode is not None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is limited on Linux alone")
+def test_a_lower_limit_of_the_machine_stays():
+    code = (
+        "import resource, runpy, sys\n"
+        "limit = 1 << 30\n"  # less than the process has and may take more
+        "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
+        "runpy.run_path(sys.argv[1])['cap_memory']()\n"
+        "assert resource.getrlimit(resource.RLIMIT_AS) == (limit, limit)\n"
+    )
+    command = [sys.executable, "-c", code, chat_template.chat_process.__file__]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
+def test_an_interrupted_question_leaves_its_answer_to_nobody(monkeypatch):
+    template = ChatTemplate(make_tokenizer())
+    template._tokenizer.chat_template = TURNS
+    template.render_turn("A dog.")
+    process = template._process
+
+    def interrupt() -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(process, "stdout", SimpleNamespace(readline=interrupt))
+    with pytest.raises(KeyboardInterrupt):
+        template.render_turn("A cat.")
+    monkeypatch.undo()
+    assert "A bird." in template.render_turn("A bird.")
 
 
 def test_a_process_that_ends_for_another_reason_is_no_fault_of_the_template(tmp_path, monkeypatch):

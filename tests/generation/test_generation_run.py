@@ -142,6 +142,13 @@ def test_scratch_that_is_damaged_or_of_an_earlier_run_is_rebuilt(whole, lm, tmp_
         assert contents(out) == contents(whole)
 
 
+def test_a_damaged_record_of_seconds_is_one_line(tmp_path):
+    for content in ('{"seconds": 1', '{"seconds": 1}', "[]"):
+        (tmp_path / "run.timing.json").write_text(content)
+        with pytest.raises(InputError, match=r"run\.timing\.json: is damaged; remove it"):
+            reporting.Progress("small", 1, 0, tmp_path / "run", lambda: 0.0)
+
+
 def test_a_source_that_changed_under_an_unfinished_run_is_refused(lm, tmp_path):
     out = tmp_path / "run"
     interrupted(lm, out).store_sentences([SourceSentence("000000", "Something else.")], 4, {})
