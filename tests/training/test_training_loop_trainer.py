@@ -172,6 +172,26 @@ def test_until_a_checkpoint_is_marked_there_is_one_to_go_on_from(tmp_path, monke
     assert best in kept and trainer.state.global_step in kept and limit <= len(kept) <= 2 * limit
 
 
+def test_a_run_that_was_moved_after_its_last_step_still_ends_with_its_best_weights(tmp_path):
+    """The state names the best checkpoint by its old path, which upstream would forget."""
+    recipe = cosine(tmp_path)
+    trainer = trainer_of(recipe, tmp_path / "before")
+    trainer.train()
+    best = trainer.state.best_global_step
+    places = tmp_path / "after" / "out.checkpoints"
+    places.parent.mkdir()
+    (tmp_path / "before" / "out.checkpoints").rename(places)
+    newest = find_newest_usable(places, "fingerprint")
+    moved = trainer_of(recipe, tmp_path / "after")
+    moved.train(resume_from_checkpoint=str(newest))
+    assert moved.state.best_model_checkpoint == str(places / f"checkpoint-{best}")
+    saved = load_file(places / f"checkpoint-{best}" / "student.safetensors")
+    assert all(
+        torch.equal(parameter.detach().cpu(), saved[name])
+        for name, parameter in moved.encoder_parameters.items()
+    )
+
+
 def test_a_tied_weight_is_the_students_alone(tmp_path):
     trainer = trainer_of(declutr(tmp_path), tmp_path)
     embeddings = trainer.model.transformers_model.get_input_embeddings().weight

@@ -263,6 +263,9 @@ def test_resuming_needs_whole_checkpoints_with_their_best_and_of_the_same_run(tm
     (cut / "model.safetensors").write_bytes(b"weig")
     assert find_newest_usable(tmp_path, "f") == old
     assert not cut.exists()
+    for damage in (b"\xff\xfe", b"null", b"{}", b""):
+        (checkpoint(tmp_path, 10, 2) / "whole.json").write_bytes(damage)
+        assert find_newest_usable(tmp_path, "f") == old
     other = tmp_path / "other"
     checkpoint(other, 10, 4)
     assert find_newest_usable(other, "f") is None
