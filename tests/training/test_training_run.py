@@ -335,6 +335,9 @@ def test_a_dry_run_tells_the_plan_without_the_weights(tmp_path, capsys):
         "evaluated every 5 steps and at the last",
     ):
         assert line in plan, plan
+    shares = ["arguments.eval_steps=0.5", "arguments.save_steps=0.5"]
+    main(recipe, out=tmp_path / "out", settings=shares, dry_run=True)
+    assert "evaluated every 50 % of the steps and at the last" in capsys.readouterr().out
     assert sorted(tmp_path.iterdir()) == before
 
 

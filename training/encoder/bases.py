@@ -84,7 +84,7 @@ def find_base(spec: Encoder, key: str = "base") -> Base:
             where, "no such folder", hint=f"run from the repository root, or fix {key}.path"
         )
 
-    # A SentenceTransformer with modules of its own. An adapter's weights depend on its base, so that
+    # A SentenceTransformer with modules of its own. An adapter's outputs depend on its base, so the
     # base's commit is part of the hash.
     if spec.modules == "sentence-transformer":
         require_modules(folder, where)
