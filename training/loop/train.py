@@ -190,6 +190,9 @@ def train(job: TrainingJob, fingerprint: str) -> EncoderTrainer:
                 logger.warning(f"{change}: the same batches, other dropout")
         started = time.monotonic()
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        # Upstream forgets the best checkpoint of a run that was moved and has no more steps.
+        if trainer.state.best_model_checkpoint is None:
+            trainer._load_best_model()
         trainer.seconds = time.monotonic() - started
     return trainer
 

@@ -460,9 +460,13 @@ class EncoderTrainer(SentenceTransformerTrainer):
         load_weights(Path(resume_from_checkpoint), self.loss_parameters, LOSS_FILE)
 
     def _load_best_model(self) -> None:
-        """Load the best checkpoint, if there is one; upstream only warns when this fails."""
-        if self.state.best_model_checkpoint is not None:
-            self._load_from_checkpoint(self.state.best_model_checkpoint)
+        """Load the best checkpoint, if there is one; upstream only warns when this fails.
+
+        It lies beside the others, also when the run was moved since it was written.
+        """
+        if self.state.best_global_step:
+            best = Path(str(self.args.output_dir)) / f"checkpoint-{self.state.best_global_step}"
+            self._load_from_checkpoint(str(best))
 
 
 def require_finite(parameters: list[nn.Parameter], where: str) -> None:
@@ -483,18 +487,6 @@ class CheckpointCallback(TrainerCallback):
     def __init__(self, fingerprint: str, keep: int | None):
         self.fingerprint = fingerprint
         self.keep = keep
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Name the best checkpoint of a resumed run by its place beside the others.
-
-        The state has the path at which it was written. Upstream forgets a best checkpoint that is
-        not there any more, so a run that was moved would end with the last weights.
-        """
-        if state.best_global_step:
-            best = Path(str(args.output_dir)) / f"checkpoint-{state.best_global_step}"
-            state.best_model_checkpoint = str(best)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
