@@ -244,7 +244,7 @@ def _describe_choice(job: TrainingJob) -> str:
         return "the last one: there are no validation data"
     cadence = "after every epoch"
     if job.arguments.eval_strategy == "steps":
-        steps = job.arguments.eval_steps
+        steps = job.arguments.eval_steps or job.arguments.logging_steps  # as upstream
         # The trainer reads a number below 1 as a share of all steps.
         interval = f"{steps:g} steps" if steps >= 1 else f"{100 * steps:g} % of the steps"
         cadence = f"every {interval} and at the last"
