@@ -64,7 +64,9 @@ RAW_TEXT_COLUMNS = ["text1", "text2"]
 
 
 def make_dataset_files(facts: DatasetFacts, repo_id: str, now: datetime) -> dict[str, bytes]:
-    """Make the files of a dataset's card, path → content: README.md, DETAILS.md, plots.
+    """Make the files of a dataset's card, path → content; a growing run has no plots.
+
+    They are README.md, DETAILS.md and the plots.
 
     Args:
         facts: the checked facts of the run; the sample rows are read from its directory.
@@ -121,9 +123,9 @@ def make_dataset_files(facts: DatasetFacts, repo_id: str, now: datetime) -> dict
 
 
 def draw_pictures(facts: DatasetFacts) -> dict[str, bytes]:
-    """Draw the plots of a finished dataset, path → PNG; the rows of its shards are counted.
+    """Draw the plots of a finished dataset, path → PNG; reads its shards to count the rows.
 
-    Without text lengths in the manifest, their plot is left out.
+    Without text lengths in the manifest, the plot of lengths is left out.
     """
     # matplotlib takes a second to import
     from sts_dino.model_cards.plots import draw_label_plot, draw_length_plot
@@ -155,7 +157,7 @@ def _build_recipe_context(facts: DatasetFacts) -> dict[str, Any]:
     }
     on_cpu = model.device == "cpu" and model.device_map is None and model.quantization is None
 
-    # the papers; a measured value is compared with a SimCSE baseline
+    # the papers: a measured downstream gain is compared with a SimCSE baseline
     words = WORDS["schemas"][recipe.schema_name]
     methods = {words["method"]}
     if facts.value:
@@ -175,7 +177,7 @@ def _build_recipe_context(facts: DatasetFacts) -> dict[str, Any]:
         "plain_prompts": list(plain_prompts),
         "settings": partial(_list_settings, recipe),
         "countered": countered,
-        # float32 on a CPU gives bit-identical files on other machines, too
+        # whether other machines give bit-identical files, too
         "exact": model.facts.local and model.dtype == "float32" and on_cpu,
         "citation": format_fenced(citation, "bibtex"),
         "benchmark": BENCHMARK_OF_LICENCE.get(recipe.source.license),
@@ -190,12 +192,12 @@ def _list_settings(
 ) -> list[tuple[str, Any]]:
     """List the values of a decoding key as (suffix of the table row's title, value).
 
+    The common value comes first, with an empty suffix, unless every label overrides the key.
+
     Args:
         recipe: has the common value.
         key: a key of the recipe's ``decoding`` that labels may override, e.g. samples.
         labels: the labels that the table is about.
-
-    The common value comes first, with an empty suffix, unless every label overrides the key.
     """
     overrides = []
     for label in labels:
@@ -210,14 +212,14 @@ def _list_settings(
 def _build_rows_context(facts: DatasetFacts, configs: dict[str, list[Split]]) -> dict[str, Any]:
     """Return the template variables of the configs that have rows: columns, splits, sample rows.
 
-    ``configs``: config → its splits.
+    ``configs``: config → its splits. Reads shards for the sample rows.
     """
     recipe = facts.recipe
     names = list(configs)
     sample_config = choose_sample_config(facts.manifest, recipe)
     finished = get_finished_schema(recipe.configs[0], recipe)
 
-    # the provenance columns, with what the target of a sampled negative means
+    # the provenance columns; a sampled negative's ``target`` has a meaning of its own
     provenance = dict(PROVENANCE)
     if recipe.few_shot:
         provenance |= EXAMPLE_SET
@@ -318,7 +320,8 @@ def _format_type(feature: object) -> str:
 def _format_samples(facts: DatasetFacts, config: str) -> Markdown | None:
     """Format a table of the first ``SAMPLES_PER_TARGET`` rows of each label of ``config``.
 
-    Of a growing run only the first shards are read. Returns None without rows.
+    Of a growing run only the first ``MOST_SAMPLED_SHARDS`` shards are read. Returns None without
+    rows.
     """
     recipe = facts.recipe
     if get_base_config(config) == "raw":
@@ -365,14 +368,17 @@ def _format_sample_rows(
 
 
 def _format_cell(value: Any, kind: Any) -> Any:
-    """Format a class label as its name in the tuple ``kind``, a text escaped; others stay."""
+    """Format a cell: a class label as its name in the tuple ``kind``, a text escaped.
+
+    Other values stay.
+    """
     if isinstance(kind, tuple):
         return kind[value]
     return escape_sample(value) if isinstance(value, str) else value
 
 
 def build_counts_context(facts: DatasetFacts) -> dict[str, Any]:
-    """Return the template variables of the counts; of a growing run, only an empty ``counts``."""
+    """Return the template variables of the counts; of a growing run, only ``counts``: None."""
     counts = facts.counts
     if counts is None:
         return {"counts": None}
@@ -458,7 +464,10 @@ def build_measured_context(facts: DatasetFacts) -> dict[str, Any]:
 
 
 def describe_progress(manifest: Manifest, progress: GenerationProgress) -> str:
-    """Describe the finished shards of a growing run, and its rows by config, in a sentence."""
+    """Describe the finished shards of a growing run, and its rows by config, in a sentence.
+
+    Before the source sentences are known, the sentence says that no shard is done.
+    """
     if progress.shards_total is None:
         return "No shard is done yet."
     rows = Counter[str]()
@@ -496,7 +505,7 @@ def _describe_growth(facts: DatasetFacts, progress: GenerationProgress, now: dat
     if total is None or not (rows and shards and timing.get("rows") and timing.get("seconds")):
         return Markdown(f"{done} The remaining time is not known yet.")
 
-    # the remaining shards have as many rows as those so far
+    # assume that the remaining shards have as many rows each as those so far
     rate = timing["rows"] / timing["seconds"]
     remaining = timedelta(seconds=(total - shards) * rows / shards / rate)
     hours = remaining.total_seconds() / 3600

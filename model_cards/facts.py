@@ -302,6 +302,7 @@ def _check_training(directory: Path, is_trained: bool, recipe: ModelRecipe) -> N
 
     ``is_trained``: whether the manifest records a training; the recipe of a baseline has none.
     """
+    # They agree on a trained model, and on a baseline that was not trained.
     if is_trained != recipe.is_baseline:
         return
     if is_trained:
@@ -314,7 +315,7 @@ def _check_training(directory: Path, is_trained: bool, recipe: ModelRecipe) -> N
 def _check_sums(directory: Path, counts: DatasetCounts) -> None:
     """Raise InputError for the first sum of ``counts`` that does not hold; name both sides.
 
-    They are the first four of the module's docstring: requested, totals, reasons and lengths.
+    The sums are the first four of the module's docstring: requested, totals, reasons and lengths.
     """
     # every requested text was kept or rejected
     path = directory / MANIFEST
@@ -339,7 +340,9 @@ def _check_sums(directory: Path, counts: DatasetCounts) -> None:
 def _check_partition(
     path: Path, name: str, parts: Mapping[str, Counts], counts: DatasetCounts
 ) -> None:
-    """Raise InputError when texts of ``parts`` do not add up: within a part, or to ``counts``.
+    """Raise InputError when a part's texts, or the sums over all parts, disagree with ``counts``.
+
+    Within a part, requested = kept + rejected; over the parts, each of the three sums up.
 
     Args:
         path: the manifest, for the message.
@@ -357,13 +360,13 @@ def _check_partition(
         "kept": counts.kept,
         "rejected": sum(counts.rejected.values()),
     }
-    for key, total in totals.items():
+    for key, total in totals.items():  # the keys are fields of ``Counts``
         summed = sum(getattr(part, key) for part in parts.values())
         _require_equal(path, key, total, f"the sum over {name}", summed)
 
 
 def _check_reasons(path: Path, counts: DatasetCounts) -> None:
-    """Raise InputError when rejection reasons by label do not add up to the rejected texts.
+    """Raise InputError when reasons do not add up to the rejected texts of a label or of a reason.
 
     Manifests without reasons by label, which earlier versions wrote, pass.
     """
@@ -407,7 +410,8 @@ def _check_history(directory: Path, counts: DatasetCounts, history: Sequence[Ver
 def _check_dropped(directory: Path, dropped: Dropped, manifest: Manifest) -> None:
     """Raise InputError when the record of dropped rows does not fit the manifest.
 
-    Its digest must be that of the manifest's inputs, its kept rows those of the manifest's files.
+    Its digest must be the one in the manifest's inputs, and its kept rows those of the manifest's
+    files.
     """
     path = directory / MANIFEST
     if manifest.inputs.get(DROPPED_ROWS_INPUT) != dropped.compute_digest():
@@ -483,12 +487,15 @@ class DatasetFacts:
             manifest: its manifest, or a snapshot of a growing run's.
             is_snapshot: leaves the measurements out.
 
-        Raises InputError for a licence that does not follow from the parts, and for numbers that
-        disagree.
+        Raises InputError for a name or version that differs from the recipe's, for a key that is
+        missing, for a licence that does not follow from the parts, and for numbers that disagree.
         """
+        # The recipe, and its licence.
         recipe = load_recipe(directory / RECIPE, DatasetRecipe)
         _check_identity(directory, manifest, recipe.name, recipe.version)
         verdict = check_dataset(recipe)
+
+        # The manifest's sections; a growing run has no provenance at first, and progress only.
         provenance = None
         if manifest.complete or manifest.provenance:
             provenance = read_section(
@@ -502,6 +509,8 @@ class DatasetFacts:
             progress = read_section(directory, "counts", manifest.counts, GenerationProgress)
         facts = cls(directory, manifest, recipe, verdict, provenance, counts, progress, is_snapshot)
         facts._check_counts()
+
+        # The measurements of a finished run.
         if is_snapshot or not manifest.complete:
             return facts
         return replace(
@@ -561,15 +570,20 @@ class ModelFacts:
             evaluation: a folder whose results.json, if it has one, is read instead of the run
                 directory's.
 
-        Raises InputError for a licence that does not follow from the parts, and for results of
-        other weights or of part of the data.
+        Raises InputError for a name or version that differs from the recipe's, for a key that is
+        missing, for a training that recipe and manifest do not agree on, for a licence that does
+        not follow from the parts, and for results or repeats of other weights or of part of the
+        data.
         """
+        # The recipe and, of a finished run, how it was made.
         recipe = load_recipe(directory / RECIPE, ModelRecipe)
         _check_identity(directory, manifest, recipe.name, recipe.version)
         if not manifest.complete:
             return cls(directory, manifest, recipe)
         provenance = read_section(directory, "provenance", manifest.provenance, ModelProvenance)
         _check_training(directory, provenance.training is not None, recipe)
+
+        # The results; those of ``evaluation`` come first.
         results = None
         if evaluation:
             results = _read_run_results(evaluation, manifest)
@@ -684,8 +698,8 @@ def _read_run_results(directory: Path, manifest: Manifest) -> Results | None:
 def _read_run_repeats(directory: Path, manifest: Manifest) -> Repeats | None:
     """Read repeats.json of ``directory``, or return None without one.
 
-    The trainings may be of other versions, if one of them is the manifest's run. Raises InputError
-    when none is, and they are of another model or version.
+    Trainings of the manifest's name and version are accepted. Trainings of other models or versions
+    are accepted only when one of all trainings is the manifest's run; else InputError is raised.
     """
     path = directory / REPEATS
     if not path.exists():

@@ -82,8 +82,8 @@ SIZE_BOUNDS = {
 def format_front_matter(data: dict[str, Any]) -> str:
     """Format ``data`` as YAML between the two lines that mark front matter.
 
-    Its texts become single lines without hidden characters, except the features of datasets, which
-    have to be those of the shards.
+    Its texts become single lines without hidden characters. Those below ``dataset_info`` do not,
+    because the names of features have to be those of the shards.
     """
     visible = {
         key: value if key == "dataset_info" else make_visible_tree(value)
@@ -116,8 +116,9 @@ def build_dataset_metadata(
     Args:
         recipe: the dataset's recipe.
         licence: the dataset's licence.
-        configs: the splits of each config that has rows, in the recipe's order of configs.
-        data_files: the files of the same configs (``sts_dino.hub.contract.shards``).
+        configs: config → splits, for configs that have rows, in the recipe's order of configs.
+        data_files: the value of ``configs`` in the front matter, with exactly one default; of the
+            same configs (``describe_configs`` in ``sts_dino.hub.contract.shards``).
         page: the card's URL.
     """
     # what the recipe says
@@ -152,8 +153,8 @@ def build_dataset_metadata(
 def build_dataset_info(config: str, splits: list[Split], recipe: DatasetRecipe) -> dict[str, Any]:
     """Return the ``dataset_info`` entry of a config, in the Hub's own YAML form.
 
-    ``load_dataset`` refuses other numbers of rows than these, so a commit holds the card and the
-    shards it counts.
+    ``load_dataset`` refuses shards with other numbers of rows, so one commit has to hold the card
+    and the shards.
     """
     import datasets
     from datasets.info import DatasetInfosDict
@@ -187,9 +188,9 @@ def find_size_category(rows: int) -> str:
 
 
 def make_license_fields(licence: Licence, page: str = "") -> dict[str, str]:
-    """Return the licence's keys of the front matter: a Hub id, or ``other`` with name and link.
+    """Return the front matter's keys for a licence: a Hub id, or ``other`` with name and link.
 
-    ``page``: the card's URL. It completes a link that is only a section of the card (#...).
+    ``page``: the card's URL, which is put before a link that is only a section of the card (#...).
     """
     if licence.hub:
         return {"license": licence.id}
@@ -272,7 +273,7 @@ def find_base_repo(recipe: ModelRecipe, provenance: ModelProvenance) -> str | No
     if recipe.base.repo_id:
         return recipe.base.repo_id
     upstream = provenance.base.upstream
-    if upstream and is_repo_id(upstream.model):  # a folder may be untrusted
+    if upstream and is_repo_id(upstream.model):  # the folder's text may be untrusted
         return upstream.model
     return None
 
@@ -307,9 +308,10 @@ def build_model_index(name: str, results: Results) -> list[dict[str, Any]]:
 
 
 def _find_dataset_revision(score: TaskScore, benchmark: Benchmark | None) -> str | None:
-    """Return the Hub commit of the score's data, recorded as ORG/NAME@COMMIT.
+    """Return the Hub commit of the score's data, if they are the benchmark's dataset.
 
-    None when the score records no commit, or that of another dataset than the benchmark's.
+    A score records it as ORG/NAME@COMMIT. None without a benchmark, without a recorded commit, and
+    for the commit of another dataset.
     """
     repo_id, _, commit = (score.data_revision or "").partition("@")
     return commit if benchmark and repo_id == benchmark.dataset_id else None
@@ -318,9 +320,9 @@ def _find_dataset_revision(score: TaskScore, benchmark: Benchmark | None) -> str
 def make_eval_result_files(results: Results) -> dict[str, str]:
     """Make the evaluation entries, ``.eval_results/BENCHMARK.yaml`` → content.
 
-    Only scores on a whole test set have one. Our task and MTEB's task of one benchmark agree up to
-    rounding, so one entry stands for both: the first that knows the dataset's revision, or the last
-    one if none does.
+    Only scores on a whole test set have one. The scores of our task and of MTEB's task of one
+    benchmark agree up to rounding, so one entry stands for both: the first score that records the
+    benchmark's revision, or the last score if none does.
     """
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
 
@@ -344,7 +346,7 @@ def make_eval_result_files(results: Results) -> dict[str, str]:
         )
     files = {}
     for name, entry in entries.items():
-        # results.json may be another machine's: no invisible characters in what is published
+        # results.json may come from another machine, so its texts are untrusted
         tree = make_visible_tree(eval_result_entries_to_yaml([entry]))
         text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=YAML_WIDTH)
         files[f"{EVAL_RESULTS_FOLDER}/{name}.yaml"] = text

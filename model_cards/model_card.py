@@ -46,8 +46,8 @@ STRATEGY_MEANINGS = {  # spans.strategy → where a positive lies
 def make_model_files(facts: ModelFacts, repo_id: str) -> dict[str, bytes]:
     """Make the files of a finished model's card, path → content.
 
-    They are README.md and, for a trained model, DETAILS.md and the plot of its training; with
-    results, the evaluation entries that the Hub reads.
+    They are README.md and, for a trained model, DETAILS.md and the plot of its training. A model
+    with results has the evaluation entries that the Hub reads, too.
 
     Args:
         facts: the checked facts of a finished run.
@@ -88,7 +88,8 @@ def make_model_files(facts: ModelFacts, repo_id: str) -> dict[str, bytes]:
 def build_model_context(facts: ModelFacts) -> dict[str, Any]:
     """Return the template variables of a finished model's card.
 
-    A variable of results or training that the model does not have is None or empty.
+    Without results, their variables are None or empty. Without a training, its variables are
+    absent: the card of a baseline does not use them.
     """
     assert facts.provenance is not None
     recipe = facts.recipe
@@ -122,7 +123,10 @@ def build_model_context(facts: ModelFacts) -> dict[str, Any]:
 def _build_training_context(
     facts: ModelFacts, provenance: ModelProvenance, training: TrainingFacts
 ) -> dict[str, Any]:
-    """Return the template variables that only a trained model's card has."""
+    """Return the template variables that only a trained model's card has.
+
+    Raises InputError when ``changes.yaml`` lists other versions of the model, but not this one.
+    """
     recipe = facts.recipe
 
     # what it was trained on
@@ -167,7 +171,10 @@ def _build_training_context(
 
 
 def _select_points(curve: Curve) -> list[tuple[int, float]]:
-    """Select at most ``MOST_CURVE_POINTS`` points at equal distances, first and last included."""
+    """Select at most ``MOST_CURVE_POINTS`` points of a curve, first and last included.
+
+    Their distances are equal, up to rounding. An empty curve has none.
+    """
     count = min(MOST_CURVE_POINTS, len(curve))
     step = (len(curve) - 1) / max(1, count - 1)
     return [curve[round(index * step)] for index in range(count)]

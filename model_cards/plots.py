@@ -17,7 +17,7 @@ from sts_dino.model_cards.facts import Curve, TrainingFacts
 
 NestedCounts = Mapping[str, Mapping[str, int]]
 HISTOGRAM_BINS = 20
-SIDE_MARKERS = ("o", "D", "s")  # of matplotlib
+SIDE_MARKERS = ("o", "D", "s")  # matplotlib's markers of the encoders, in their order
 # a number fits into a bar of more than this share of the longest bar
 LEAST_LABELLED_SHARE = 0.12
 MOST_MARKED_POINTS = 29  # a longer curve has no markers, which would overlap
@@ -46,7 +46,7 @@ def draw_length_plot(lengths: Mapping[str, Mapping[int, int]], unit: str) -> byt
 
     Args:
         lengths: label → length → texts; every label has texts.
-        unit: of the lengths, in words.
+        unit: the name of the unit of length, e.g. words.
     """
 
     def draw_lines(_: Figure, axes: Axes) -> None:
@@ -93,7 +93,9 @@ def draw_training_plot(training: TrainingFacts) -> bytes:
 
     def draw_panels(_: Figure, *panel_axes: Axes) -> None:
         for index, (axes, (title, curves)) in enumerate(zip(panel_axes, panels, strict=True)):
+            # the validation score has another colour than the loss
             _draw_curves(axes, curves, first_colour=2 * index)
+            # a margin behind the last step; without a step, any axis that is not empty
             axes.set(xlabel="step", title=title, xlim=(0, 1.02 * last_step or 1))
             axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
             axes.xaxis.set_major_formatter(_WITH_THOUSANDS_COMMAS)
@@ -110,8 +112,8 @@ def draw_training_plot(training: TrainingFacts) -> bytes:
 def draw_similarity_plot(cosines: Mapping[str, Mapping[str, Sequence[float]]]) -> bytes:
     """Draw histograms of cosines, a panel for each label.
 
-    ``cosines``: encoder → label → cosines of pairs. All encoders have the same labels; the bars of
-    the last encoder are filled.
+    ``cosines``: encoder → label → cosines of pairs, at most 1. There is at least one encoder, and
+    all have the same labels; the bars of the last encoder are filled.
     """
     labels = list(next(iter(cosines.values())))
     lowest = 0.0
@@ -125,7 +127,7 @@ def draw_similarity_plot(cosines: Mapping[str, Mapping[str, Sequence[float]]]) -
         for axes, label in zip(panel_axes, labels, strict=True):
             for index, (encoder, by_label) in enumerate(cosines.items()):
                 values = by_label[label]
-                percentage_of_one = 100 / max(1, len(values))
+                percentage_of_one = 100 / max(1, len(values))  # what one pair adds to a bar
                 axes.hist(
                     values,
                     bins,
@@ -150,7 +152,7 @@ def draw_score_plot(
     Args:
         results: names the tasks and their order.
         sides: encoder → scores; each encoder has a marker and a colour.
-        limit: tasks to draw, from the first.
+        limit: the number of tasks to draw at most; the first ones are drawn.
     """
     tasks = [(score.task, score.split) for score in results.scores[:limit]]
     names = [shorten_name(f"{task} {split}", 40) for task, split in tasks]
@@ -158,7 +160,7 @@ def draw_score_plot(
     def draw_scores(figure: Figure, axes: Axes) -> None:
         for index, (side, scores) in enumerate(sides.items()):
             scores_by_task = map_by_task(scores)
-            # The encoders' markers lie one below the other, around the task's row.
+            # The encoders' markers lie one below the other, centred on the task's row.
             offset = 0.2 * (index - (len(sides) - 1) / 2)
             colour = _choose_colour(index)
             marker = SIDE_MARKERS[index % len(SIDE_MARKERS)]
@@ -206,7 +208,7 @@ def _draw_bars(axes: Axes, counts: NestedCounts, unit: str, title: str) -> None:
     """
     names = [shorten_name(label) for label in counts]
     longest = max((sum(row.values()) for row in counts.values()), default=0)
-    # the distinct parts, in their order
+    # the distinct parts in their order: a dict is an ordered set here
     parts: dict[str, None] = {}
     for row in counts.values():
         parts |= dict.fromkeys(row)

@@ -55,8 +55,8 @@ def format_citations(
 def format_changes(name: str, version: str, complete: bool) -> Markdown | None:
     """Format the changes up to ``version`` as a table; None without any in ``changes.yaml``.
 
-    ``complete``: whether the run is finished; only then its version must have an entry. Raises
-    InputError when it has none, but other versions have.
+    ``name``: of the dataset or model. ``complete``: whether the run is finished. Raises InputError
+    when ``changes.yaml`` has other versions of ``name``, but not that of a finished run.
     """
     changes = read_changes(name)
     if not changes:
@@ -125,6 +125,7 @@ def format_commands(
     if code and code.url:
         lines += [
             f"git clone {quote(code.url)} sts-dino && cd sts-dino",
+            # of a clone with changes, the commit that they were made to
             f"git checkout {quote(code.commit.removesuffix('-dirty'))}",
             "pip install -e . -c constraints.txt",
         ]
@@ -155,7 +156,7 @@ def format_local_inputs(
         owner: the Hub user or organisation of the published run.
     """
     origins = _describe_origins(recipe, provenance)
-    # local path → training dataset, of those that were published since the training
+    # local path → training dataset that has been published since the training
     published = {}
     if isinstance(provenance, ModelProvenance):
         published = {item.path: item for item in provenance.datasets if item.repo_id}
@@ -187,7 +188,7 @@ def _describe_origins(
 ) -> dict[str, Any]:
     """Return the recorded origins of local files: key of the recipe → description.
 
-    The folder of the language model or base encoder has the same origin under either key.
+    A recipe has either ``model.path`` or ``base.path``; both keys get the origin of that folder.
     """
     origins: dict[str, Any] = {}
     if isinstance(recipe, DatasetRecipe):
@@ -205,9 +206,10 @@ def _describe_origins(
 
 
 def find_input_digest(path: str, manifest: Manifest) -> str | None:
-    """Find the SHA-256 of a local file, or of the first weights in a local folder.
+    """Find the SHA-256 of a local file, or of the first file of weights in a local folder.
 
-    ``path``: as the recipe has it. Returns None when the manifest does not record it.
+    ``path``: as the recipe has it. The first by name counts. Returns None when the manifest records
+    no digest.
     """
     for name, digest in sorted(manifest.inputs.items()):
         is_in_folder = name.startswith(f"{path}/")
@@ -217,7 +219,7 @@ def find_input_digest(path: str, manifest: Manifest) -> str | None:
 
 
 def describe_upstream(upstream: Upstream) -> Markdown:
-    """Describe the origin of a model's folder: published model, facts, packages, maker.
+    """Describe the origin of a model's folder: published model, facts, packages, command.
 
     For example: `ORG/MODEL` (licence `mit`), made from `package 1.0` by `command`.
     """

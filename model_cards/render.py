@@ -74,7 +74,8 @@ def render(
             reads its files alone, and no measurements.
         now: the time on the card of a growing run (UTC; default: this moment).
 
-    Raises InputError when the directory is not a run directory, or when its facts disagree.
+    Raises InputError for a bad ``repo_id``, when the directory is not a run directory, when its
+    facts disagree, and for an unfinished model.
     """
     return render_facts(read_run(directory, manifest), repo_id, now)
 
@@ -85,7 +86,8 @@ def render_facts(
     """Make the files of the card of a run's facts, path → content; write nothing.
 
     README.md gets a stamp with the Hub id and the digest of the facts. ``repo_id`` and ``now``: as
-    for ``render``. Raises InputError for a bad ``repo_id``.
+    for ``render``. Raises InputError for a bad ``repo_id``, for a shard that cannot be read, and
+    for a finished version without an entry in ``changes.yaml``.
     """
     repo_id = require_repo_id(repo_id or f"{DEFAULT_OWNER}/{facts.manifest.name}")
     if isinstance(facts, DatasetFacts):
@@ -119,7 +121,7 @@ def require_card(
     """
     require_repo_id(repo_id)
 
-    # The results of these functions are for cards; here only their errors count.
+    # Call what a card calls: only its errors count here.
     if isinstance(recipe, DatasetRecipe):
         check_dataset(recipe)
         format_changes(recipe.name, recipe.version, complete=True)
@@ -132,7 +134,8 @@ def require_card(
 def write(directory: Path, files: dict[str, bytes]) -> None:
     """Write the card's files, and remove files of an earlier card that this one does not have.
 
-    ``files``: path in ``directory`` → content. An existing file is replaced.
+    Every file that matches ``CARD_FILE_PATTERNS`` counts as one of a card, e.g. any PNG file in
+    ``assets``. ``files``: path in ``directory`` → content. An existing file is replaced.
     """
     for path, content in sorted(files.items()):
         with write_atomically(directory / path) as temporary:
@@ -156,8 +159,9 @@ def update_recipe(
 
     Returns the changed keys with both values, one text each.
 
-    Raises InputError when the run is not finished, a key differs that decides rows or weights, or a
-    licence does not follow from the parts; RunError when another process holds the run.
+    Raises InputError when the run is not finished, when a key differs that decides rows or weights,
+    and for a recipe whose card cannot be written (``require_card``); RunError when another process
+    holds the run.
     """
     with lock_run(directory):
         # both recipes
@@ -192,7 +196,10 @@ def _require_equal_values(
     old: DatasetRecipe | ModelRecipe,
     new: DatasetRecipe | ModelRecipe,
 ) -> None:
-    """Raise InputError when the recipes differ in a key that decides rows or weights."""
+    """Raise InputError when the recipes differ in a key that decides rows or weights.
+
+    ``recipe_path``: the new recipe, which the error names. ``directory``: the run of the old one.
+    """
     changes = describe_changed_keys(get_deciding_values(old), get_deciding_values(new))
     if not changes:
         return
@@ -217,7 +224,7 @@ def main(
         Path | None,
         typer.Option(metavar="RECIPE", help="Corrected texts and licences; rows and weights stay"),
     ] = None,
-    settings: SetOption = [],  # noqa: B006 - typer reads it, nobody writes it
+    settings: SetOption = [],  # noqa: B006 - typer copies it
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -237,6 +244,8 @@ def main(
         raise InputError(
             "--set", "changes a recipe, and none is given", hint="give one: --update RECIPE"
         )
+    if repo_id:  # before anything is rewritten
+        require_repo_id(repo_id)
     changes = update_recipe(run_dir, update, settings, dry_run) if update else []
     facts = read_run(run_dir)
     files = render_facts(facts, repo_id)

@@ -44,7 +44,7 @@ def fill_template(template: str, context: Mapping[str, Any]) -> str:
 def link_licence(licence: Licence) -> Markdown:
     """Format a licence as its name with a link to its text.
 
-    A licence that the card itself explains has a link to a section (#...), and gets no link here.
+    The ``link`` of a licence that the card itself explains is a section (#...). It gets no link.
     """
     name = escape_inline(licence.name)
     if licence.link.startswith("#"):
@@ -64,12 +64,12 @@ def convert_to_html(markdown: str) -> str:
         """Render HTML in the Markdown, with every foreign tag as text (a rule of markdown-it)."""
         return FOREIGN_TAG.sub("&lt;", tokens[index].content)
 
-    # the parser, which keeps the cards' own tags alone
+    # a parser that keeps only the cards' own tags
     parser = MarkdownIt("commonmark").enable("table")
     parser.add_render_rule("html_inline", escape_tag)
     parser.add_render_rule("html_block", escape_tag)
 
-    # each text's direction is that of its script, and no link sends a referrer
+    # the browser finds each text's direction by its script (dir=auto); no link sends a referrer
     tokens = parser.parse(markdown)
     for token in tokens:
         if token.type in TEXT_TOKENS:
@@ -84,7 +84,7 @@ def convert_to_html(markdown: str) -> str:
 def _make_environment(folder: Path) -> Environment:
     """Make the template environment of a folder, with the filters of cards.
 
-    It is cached with its compiled templates: a growing dataset gets a card with every commit.
+    It is cached with its compiled templates, because each commit of a growing dataset has a card.
     """
     environment = make_template_environment(FileSystemLoader(folder))
     environment.filters |= {

@@ -23,7 +23,7 @@ from sts_dino.hub.contract.shards import (
 )
 from sts_dino.hub.errors import InputError
 
-BATCH_ROWS = 500  # of a shard, read together
+BATCH_ROWS = 500  # rows of a shard that are read together
 # shards from which the sample rows of a growing run are read: a label without accepted texts must
 # not cost a full read at every commit
 MOST_SAMPLED_SHARDS = 4
@@ -61,12 +61,12 @@ def list_existing_configs(recipe: DatasetRecipe, manifest: Manifest) -> list[str
 
 
 def measure_splits(directory: Path, manifest: Manifest, config: str) -> list[Split]:
-    """Measure the splits of a config from its shards, train first; splits without rows have none.
+    """Measure the splits of a config from its shards, train first; leave out splits without rows.
 
     Rows of a finished run are read, and ``data_bytes`` are arrow's buffers in memory. Of a growing
     run the footers alone are read, and ``data_bytes`` are the uncompressed parquet pages.
 
-    Raises InputError when a shard has another number of rows than the manifest says.
+    Raises InputError when a shard cannot be read or has other rows than the manifest says.
     """
     splits: dict[str, Split] = {}
     for file in sort_shards(manifest, config):
@@ -74,7 +74,8 @@ def measure_splits(directory: Path, manifest: Manifest, config: str) -> list[Spl
         path = directory / file.path
         if manifest.complete:
             table = read_table(path)
-            rows, size = table.num_rows, table.nbytes
+            rows = table.num_rows
+            size = table.nbytes
         else:
             with convert_reader_errors(path, RERUN_HINT):
                 footer = pq.read_metadata(path)
@@ -84,7 +85,7 @@ def measure_splits(directory: Path, manifest: Manifest, config: str) -> list[Spl
         if rows != file.rows:
             raise InputError(path, f"has {rows} rows, but the manifest says {file.rows}")
 
-        # added to its split
+        # add them to the split
         split = splits.setdefault(str(file.split), Split(str(file.split)))
         split.data_bytes += size
         split.rows += rows
@@ -126,7 +127,8 @@ def read_first_rows(
         values: the values of the column to read rows of.
         count: rows of each value at most.
 
-    Returns value → rows; a value without rows has an empty list.
+    Returns value → rows; a value without rows has an empty list. Raises InputError for a shard that
+    cannot be read.
     """
     rows: dict[str, list[dict[str, Any]]] = {value: [] for value in values}
     for file in shards:
@@ -146,7 +148,7 @@ def count_rows_by_label(
 ) -> dict[str, dict[str, int]]:
     """Count the rows of the labelled configs: label → split → rows, all shot counts together.
 
-    Labels without rows are left out.
+    Labels without rows are left out. Raises InputError for a shard that cannot be read.
     """
     counts: dict[str, Counter[str]] = {target: Counter() for target in list_targets(recipe)}
     for config in recipe.configs:

@@ -69,7 +69,9 @@ TITLES = {  # protocol → title, in the order of a card
         for mode, words in PROBES.items()
     },
 }
-MTEB, OTHER = "MTEB", "Other tasks"
+# what the titles of other tables begin with
+MTEB = "MTEB"
+OTHER = "Other tasks"
 INTERVAL_NAMES: dict[Method, str] = {
     "percentile": "95 % percentile bootstrap intervals",
     "bca": "95 % bootstrap intervals, bias-corrected and accelerated (BCa),",
@@ -80,7 +82,9 @@ VERDICT_PHRASES: dict[VerdictWord, str] = {
     "worse": "worse than",
     "not significant": "not significantly different from",
 }
-SIMCSE, TRAINED = "SimCSE baseline", "trained"  # the encoder before training: ``Encoder.start``
+# names of encoders; that of the encoder before training is ``Encoder.start``
+SIMCSE = "SimCSE baseline"
+TRAINED = "trained"
 
 
 class PaperRow(BaseModel, frozen=True, extra="forbid"):
@@ -137,7 +141,7 @@ class PaperRow(BaseModel, frozen=True, extra="forbid"):
         return self.scores.get((score.task, score.main_metric))
 
     def select_tables(self, scores: Sequence[TaskScore]) -> PaperRow | None:
-        """Return the row restricted to the tables that have a number for one of ``scores``.
+        """Return a copy of the row with only the tables that have a number for one of ``scores``.
 
         None when no table has one.
         """
@@ -172,9 +176,9 @@ class PaperRow(BaseModel, frozen=True, extra="forbid"):
 
 
 def _name_full_version(data: TrainingData) -> str:
-    """Return the dataset's name without its owner; empty unless it is tagged v1 or later.
+    """Return the dataset's name without its owner; empty unless its tag is v1 or later.
 
-    Versions below 1 are parts of the paper's data.
+    Versions below 1 are only parts of the paper's data.
     """
     revision = data.revision or ""
     if not revision.startswith("v") or revision.startswith("v0."):
@@ -256,7 +260,7 @@ def make_title(task: str, metric: str, family: str | None = None) -> str:
         if family is None:
             family = "probing" if dataset in PROBING_DATASETS else "transfer"
         protocol = f"{family}/{protocol}"
-    if protocol == "cosine":  # one correlation over all pairs, too
+    if protocol == "cosine":  # one correlation over all pairs, as "all" is
         protocol = "all"
     return TITLES.get(protocol) or f"{OTHER}: {protocol}, {metric}"
 
@@ -272,7 +276,7 @@ def build_score_context(
         start: the name of the encoder before training.
         trained: whether the encoder was trained here.
     """
-    # scores that were measured with other versions of libraries, of the encoder and its baselines
+    # scores of the encoder and its baselines with other versions of libraries than results.json has
     scores_by_prefix = {
         "": results.scores,
         f"{start}, ": results.base_scores,
@@ -327,7 +331,8 @@ def describe_verdicts(results: Results, start: str) -> list[Markdown]:
         sentence = "; ".join(phrases)
         if not any(gain.verdict == "better" for gain in gains):
             sentence += f". No gain over {name} is shown"
-            # A published encoder is usable without the training.
+            # A published encoder is usable without the training. Only the name of the encoder
+            # before training ends in ``start``.
             if start == START_OF_FINISHED_ENCODER and name.endswith(start):
                 sentence += ": keep that one"
         for power in formats.describe_own_power(gains, results.scores):
@@ -339,8 +344,8 @@ def describe_verdicts(results: Results, start: str) -> list[Markdown]:
 def _list_baselines(results: Results, start: str, trained: bool) -> list[Baseline]:
     """List the baselines of a score table: the base encoder and the SimCSE baseline.
 
-    The first only if ``trained``, the second only if it has scores. ``start``: the name of the
-    encoder before training.
+    The base encoder is listed only if ``trained``, the SimCSE baseline only if it has scores.
+    ``start``: the name of the encoder before training.
     """
     baselines = []
     if trained:
@@ -403,7 +408,7 @@ def _format_numbers(score: TaskScore, baselines: list[Baseline]) -> list[Markdow
 
 
 def _format_gain(score: TaskScore, baseline: Baseline) -> str:
-    """Format the gain over a baseline with its interval.
+    """Format the gain over a baseline with its interval; a dash without a score of the baseline.
 
     Without a tested gain it is the difference of both scores, marked as without an interval.
     """
@@ -419,7 +424,7 @@ def _format_gain(score: TaskScore, baseline: Baseline) -> str:
 def list_task_parts(results: Results) -> list[TaskPart]:
     """List the scores of the subsets of tasks, e.g. of STS12.
 
-    Tasks of one data set (``DATASET/VARIANT``) have equal scores of subsets: they count once.
+    Tasks of one data set (``DATASET/VARIANT``) have equal scores of subsets, which are listed once.
     """
     parts = set()
     for score in results.scores:
@@ -436,7 +441,8 @@ def group_repeated_scores(
 ) -> dict[str, list[Summary]]:
     """Group the summaries of repeated trainings by the title of their score table.
 
-    ``results`` name each task's metric and family; None: all tasks come under one title.
+    ``results`` name each task's metric and family. The title of a task that they lack follows from
+    the task alone; where it has a metric, that is "other metric".
     """
     metrics: dict[str, tuple[str, str | None]] = {}
     if results:

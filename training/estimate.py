@@ -34,6 +34,7 @@ from sts_dino.training.data.objectives import (
     TRIPLET,
     ExampleType,
     check_losses,
+    parse_argument,
 )
 from sts_dino.training.loop.job import TrainingJob, prepare
 from sts_dino.training.run import count_steps
@@ -99,7 +100,7 @@ def main(
         Path | None,
         typer.Option(metavar="FILE", help="Texts to train on, one a line [default: the datasets]"),
     ] = None,
-    longest: Annotated[int, typer.Option(help="Tokens of the longest generated text")] = 0,
+    longest: Annotated[int, typer.Option(min=0, help="Tokens of the longest generated text")] = 0,
     settings: cli.SetOption = [],  # noqa: B006 - typer copies it
     as_json: cli.JsonOption = False,
 ) -> None:
@@ -133,16 +134,18 @@ def make_pilot_data(
         longest: the last text of the first row has at least this many tokens; 0: no such text.
         folder: where the data are written.
 
-    Raises InputError for a file without a text, and for a recipe without ``arguments.max_steps``:
-    the steps of an epoch follow from data that do not exist yet.
+    Raises InputError for a file that is not UTF-8 or has no text, for a baseline, for a loss that
+    does not fit its dataset, and for a recipe without ``arguments.max_steps``: the steps of an
+    epoch follow from data that do not exist yet.
     """
     recipe = load_recipe(recipe_path, ModelRecipe, settings)
     _require_datasets(recipe, recipe_path)
     check_losses(recipe, str(recipe_path))
     texts = _read_texts(file)
-    if int(recipe.arguments.get("max_steps", 0)) <= 0:
+    where_steps = f"{recipe_path}:arguments.max_steps"
+    if parse_argument(recipe.arguments.get("max_steps", "0"), int, where_steps) <= 0:
         raise InputError(
-            f"{recipe_path}:arguments.max_steps",
+            where_steps,
             "is not given",
             allowed="a number of steps",
             hint="its dataset is not there to count; sts-dino check RECIPE counts it later",
@@ -151,8 +154,8 @@ def make_pilot_data(
     text_file = folder / "texts.txt"
     text_file.write_text("\n".join(texts) + "\n", encoding="utf-8")
 
-    # The rows imitate the first dataset alone. Their licence is a placeholder: nobody publishes
-    # these rows.
+    # The rows imitate the first dataset alone. Their ``license`` is a placeholder, because they are
+    # never published.
     spec = recipe.datasets[0]
     example_type = EXAMPLE_TYPES[spec.example_type]
     entry = spec.model_dump(mode="json", include={"loss", "loss_arguments", "spans"})
@@ -181,12 +184,14 @@ def make_pilot_data(
 def _read_texts(file: Path) -> list[str]:
     """Read the lines of a file that are not blank.
 
-    Raises InputError for a missing file and for one without text.
+    Raises InputError for a missing file, for one that is not UTF-8 and for one without text.
     """
     try:
         content = file.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise InputError(file, "no such file", hint="give a file of texts, one a line") from error
+    except UnicodeDecodeError as error:
+        raise InputError(file, f"is not UTF-8 (byte {error.start})") from error
     texts = [line for line in content.splitlines() if line.strip()]
     if not texts:
         raise InputError(file, "holds no text", allowed="at least one line")
@@ -196,7 +201,7 @@ def _read_texts(file: Path) -> list[str]:
 def _make_rows(
     texts: list[str], row_count: int, longest: int, example_type: ExampleType, random: Random
 ) -> Iterator[dict[str, Any]]:
-    """Yield ``row_count`` rows (column → value) of texts drawn at random, with repetition.
+    """Yield ``row_count`` training rows (column → value) of texts drawn at random, with repetition.
 
     The target, where the type has one, is low and high in turn. The last text of the first row has
     ``longest`` tokens or more; 0: it is like the others.
@@ -227,9 +232,10 @@ def run_pilot(path: Path, settings: list[str], folder: Path) -> TrainingEstimate
     Args:
         path: the recipe file.
         settings: overrides of the recipe, ``KEY=VALUE``.
-        folder: an existing folder that the pilot writes to.
+        folder: an existing folder, which gets the untrained encoder and stays.
 
-    Raises InputError for a baseline, and InputError and RunError as the training does.
+    Raises InputError for a baseline, and InputError and RunError as ``prepare`` and
+    ``make_trainer`` do.
     """
     import torch
 
@@ -266,7 +272,7 @@ def run_pilot(path: Path, settings: list[str], folder: Path) -> TrainingEstimate
     timer = StepTimer(FEWEST_PILOT_STEPS)
     trainer.add_callback(timer)
     trainer.train()
-    # The first step also fills caches.
+    # The first step also fills caches, so it is left out unless it is the only one.
     step_seconds = statistics.median(timer.seconds[1:] or timer.seconds)
     texts_per_second = _time_encoding(encoder, job.recipe.seed)
 
@@ -304,8 +310,8 @@ def run_pilot(path: Path, settings: list[str], folder: Path) -> TrainingEstimate
 def _get_baseline_share(job: TrainingJob) -> float:
     """Return the SimCSE baseline's seconds for one second of training; 0 without a baseline.
 
-    A step's time is proportional to its texts. A row of the baseline has two texts, one of the
-    recipe two or three; a document counts as two.
+    A step's time is taken as proportional to its texts. A row of the baseline has two texts, a row
+    of the recipe's first dataset two or three; a document counts as two.
     """
     if not job.recipe.control:
         return 0.0
@@ -316,7 +322,7 @@ def _get_baseline_share(job: TrainingJob) -> float:
 def _time_encoding(encoder: Any, seed: int) -> float:
     """Return how many sentences of the STS Benchmark the encoder embeds in a second.
 
-    It embeds ``TIMED_TEXTS`` sentences of the validation split, drawn by ``seed``.
+    It embeds ``TIMED_TEXTS`` sentences of the validation split, drawn by ``seed`` with repetition.
     """
     rows = find_asset("stsb/sts-dev.csv").read_text(encoding="utf-8").splitlines()
     sampled_rows = Random(seed).choices(rows, k=TIMED_TEXTS)

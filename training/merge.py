@@ -1,8 +1,8 @@
 """A trained adapter as a whole model: ``sts-dino merge RUN_DIR [--out DIR]``.
 
 Reads a finished run directory with ``lora.release: adapter`` and writes ``NAME-merged`` beside it:
-the same recipe with ``lora.release: merged``, the base's weights with the adapter added, the
-provenance of the training. A killed merge resumes and ends in the same bytes.
+the same recipe with ``lora.release: merged``, the base's weights with the adapter added, and the
+provenance of the training. A killed merge, repeated, ends in the same bytes.
 """
 
 import logging
@@ -56,9 +56,11 @@ def main(
 
       sts-dino merge artifacts/models/prompteol-auto-nli-0shot
     """
+    if directory.name in ("", ".."):  # `.` and `..` have no siblings by their names
+        directory = directory.resolve()
     trained, adapter = read_adapter_run(directory)
     recipe = make_merged_recipe(trained)
-    # their libraries take seconds
+    # The libraries of these modules take seconds to import.
     from sts_dino.training.loop.files import convert_disk_errors
     from sts_dino.training.loop.job import silence_libraries
 
@@ -120,7 +122,8 @@ def make_merged_recipe(recipe: ModelRecipe) -> ModelRecipe:
 def find_same_base(recipe: ModelRecipe, adapter: Manifest) -> Base:
     """Find the base that the adapter was trained on; download it when it is on the Hub.
 
-    Raises InputError when its files are not those of the training.
+    Raises InputError when it is absent or its files are not those of the training, RunError when
+    the Hub cannot be read.
     """
     base = find_base(recipe.base)
     trained_on = adapter.provenance["base"]["sha256"]
@@ -138,7 +141,10 @@ def find_same_base(recipe: ModelRecipe, adapter: Manifest) -> Base:
 def merge_run(
     out: Path, directory: Path, recipe: ModelRecipe, manifest: Manifest, adapter: Manifest
 ) -> Manifest:
-    """Write the merged model and a copy of the untrained encoder, and return the new manifest.
+    """Write the merged model with its manifest, which is complete; return the manifest.
+
+    The untrained encoder beside the adapter's run directory, if it is there, is copied beside the
+    merged one's.
 
     Args:
         out: the run directory of the merged model, locked.
@@ -147,7 +153,8 @@ def merge_run(
         manifest: the merged model's manifest, not complete yet.
         adapter: the adapter's manifest.
 
-    Raises InputError when the base has changed since the training.
+    Raises InputError when the base cannot be found or has changed since the training, RunError when
+    the Hub cannot be read or the saved tokenizer gives other ids.
     """
     from sts_dino.training.encoder.encoder import merge_adapter, save_encoder
     from sts_dino.training.loop.files import complete_run
@@ -162,10 +169,11 @@ def merge_run(
     untrained = directory.with_name(f"{directory.name}.base")
     copied = out.with_name(f"{out.name}.base")
     if untrained.is_dir():
-        shutil.rmtree(copied, ignore_errors=True)  # of a killed merge
+        shutil.rmtree(copied, ignore_errors=True)  # a killed merge leaves a part of the copy
         shutil.copytree(untrained, copied)
 
-    # The adapter's provenance with this command; private folders are not published.
+    # The adapter's provenance with this command. A path that names private folders is replaced by
+    # the run directory's usual one.
     path = directory.as_posix()
     if hide_folders(path) != path:
         path = f"{ARTIFACTS}/models/{adapter.name}"

@@ -77,7 +77,7 @@ def main(
     if not is_main():
         return
 
-    # Print the result, and the command that comes next.
+    # Print the result, and the command that comes next: the scores, else the card.
     training = manifest.provenance["training"]
     facts = {"directory": job.out, "training": training, **manifest.counts}
     next_command = ["sts-dino", "card", str(job.out)]
@@ -102,7 +102,8 @@ def describe_usage(encoder: Path) -> str:
 def describe_run(out: Path, manifest: Manifest) -> list[str]:
     """Describe a finished run, line by line: rows, steps, checkpoint, merge, unused data, score.
 
-    ``out``: the run directory. A baseline has one line.
+    Small datasets have a line, too: they never fill a batch. ``out``: the run directory. A baseline
+    has one line.
     """
     training = manifest.provenance["training"]
     if training is None:
@@ -128,7 +129,7 @@ def describe_run(out: Path, manifest: Manifest) -> list[str]:
     # Datasets smaller than a batch, and data that make no row.
     batch_size = training["batch_size"]
     for dataset in manifest.provenance["datasets"]:
-        row_count = next(iter(dataset["splits"].values()))  # the trained split's; None: a stream
+        row_count = next(iter(dataset["splits"].values()))  # of the training split; None: a stream
         if row_count is not None and row_count < batch_size:
             name = dataset.get("path") or dataset["repo_id"]
             problem = f"a batch has at most {row_count:,} rows, fewer than batch_size {batch_size}"
@@ -186,8 +187,9 @@ def describe_plan(job: TrainingJob) -> list[str]:
 def count_steps(job: TrainingJob) -> int:
     """Return the number of optimiser steps of the whole run: ``max_steps``, else from the epochs.
 
-    Each batch has rows of one dataset. An epoch has all batches of all datasets; with round-robin
-    sampling it ends when the smallest dataset is used up.
+    Each batch has rows of one dataset. An epoch has all batches of all datasets. Round-robin
+    sampling draws a batch of each dataset in turn, until the smallest dataset is used up. An epoch
+    counts as one step at least.
     """
     from sentence_transformers.base.training_args import MultiDatasetBatchSamplers
 
@@ -221,7 +223,10 @@ def _show_prompt_tokens(job: TrainingJob, prompt: str) -> str:
 
 
 def _describe_batch(job: TrainingJob) -> str:
-    """Describe how a step's batch is divided: rows a device x accumulated steps x processes."""
+    """Describe how a step's batch is divided: rows a device x accumulated steps x processes.
+
+    Factors of 1 are left out, except the rows.
+    """
     parts = [f"{job.arguments.per_device_train_batch_size} a device"]
     if job.arguments.gradient_accumulation_steps > 1:
         parts.append(f"{job.arguments.gradient_accumulation_steps} accumulated")
@@ -231,11 +236,17 @@ def _describe_batch(job: TrainingJob) -> str:
 
 
 def _describe_choice(job: TrainingJob) -> str:
-    """Describe how the checkpoint is chosen: by which score, on how many sets, how often."""
+    """Describe how the checkpoint is chosen: by which score, on how many sets, how often.
+
+    Without validation data it is the last one.
+    """
     if job.evaluator is None:
         return "the last one: there are no validation data"
     cadence = "after every epoch"
     if job.arguments.eval_strategy == "steps":
-        cadence = f"every {job.arguments.eval_steps} steps and at the last"
+        steps = job.arguments.eval_steps or job.arguments.logging_steps  # as upstream
+        # The trainer reads a number below 1 as a share of all steps.
+        interval = f"{steps:g} steps" if steps >= 1 else f"{100 * steps:g} % of the steps"
+        cadence = f"every {interval} and at the last"
     count = len(job.evaluator.evaluators)
     return f"the best by {job.evaluator.metric} on {count} set(s), evaluated {cadence}"

@@ -154,6 +154,7 @@ def test_words_and_licences_change_and_nothing_else(run, tmp_path):
         and "would change pretty_name 'Small STS' there, 'Better words' now" in asked.printed
     )
     assert outcome_of(card_command, run, "--update", recipe, "--set", "seed=7").code == 2
+    assert outcome_of(card_command, run, "--update", recipe, "--repo-id", "no id").code == 2
     assert contents(run) == before
     done = outcome_of(card_command, run, "--update", recipe)
     assert (

@@ -86,6 +86,10 @@ def scored(first=("a", "c"), second=("b", "b"), score=(0.0, 1.0)):
         (scored(score=[0.0, 5.0]), "row 1 .* is 5; allowed: 0 to 1"),
         (scored(first=[1, 2]), "'sentence1' holds int64; allowed: text"),
         (scored(score=["0", "1"]), "'score' holds string; allowed: num"),
+        (
+            ("pair-class", {"premise": ["a"], "hypothesis": ["b"], "label": [1.0]}),
+            "'label' holds double; allowed: integers",
+        ),
     ],
 )
 def test_rows_that_cannot_be_learned_from(rows, problem):

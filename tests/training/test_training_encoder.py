@@ -31,7 +31,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from sts_dino.hub.contract.recipe import Encoder, Lora, Vocabulary
+from sts_dino.hub.contract.recipe import Encoder, Lora, ModelRecipe, Vocabulary
+from sts_dino.hub.contract.recipe_file import load_recipe
 from sts_dino.hub.contract.run_dir import require_complete
 from sts_dino.hub.errors import InputError, RunError
 from sts_dino.training.encoder.bases import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Base, find_base
@@ -516,6 +517,23 @@ def test_a_small_encoder_is_trained_and_loads_as_any_other(tmp_path, capsys):
     assert any(name.startswith("vocabulary:corpus.txt:") for name in manifest.inputs)
     assert manifest.provenance["base"]["vocabulary"]["path"] == "corpus.txt"
     assert SentenceTransformer(str(tmp_path / "out.base"))[0].num_embeddings == count
+
+
+def test_padding_of_a_base_is_no_token_of_the_corpus(tmp_path):
+    """Many a tokenizer.json pads a batch; the most frequent token was its padding then."""
+    path = recipe(tmp_path, size="2", sif="1e-3")
+    file = tmp_path / "lm" / "tokenizer.json"
+    encoders = []
+    for is_padded in (False, True):
+        if is_padded:
+            tokenizer = Tokenizer.from_file(str(file))
+            tokenizer.enable_padding(pad_id=0, pad_token=tokenizer.id_to_token(0))
+            tokenizer.save(str(file))
+        spec = load_recipe(path, ModelRecipe).base
+        encoders.append(build_encoder(spec, find_base(spec))[0])
+    plain, padded = encoders
+    assert padded.tokenizer.get_vocab() == plain.tokenizer.get_vocab()
+    assert torch.equal(padded.embedding.weight, plain.embedding.weight)
 
 
 VECTORS = {

@@ -98,6 +98,12 @@ def test_an_adapter_and_a_cut_vocabulary_are_estimated_too(tmp_path):
     assert estimate_of(recipe, *texts)["steps"] == 7
 
 
+def test_a_longest_text_has_no_negative_length(tmp_path):
+    words = ("--texts", write_texts(tmp_path), "--longest", "-1")
+    done = outcome_of(estimate, write_recipe(tmp_path), *words)
+    assert done.code == 2 and "--longest" in done.error, done.error
+
+
 def test_a_baseline_is_not_estimated_by_a_pilot_either(tmp_path):
     done = outcome_of(estimate, write_recipe(tmp_path, datasets=[], arguments={}))
     assert done.code == 2 and "is a baseline, which is not trained" in done.error, done.error
@@ -109,12 +115,18 @@ def test_a_baseline_is_not_estimated_by_a_pilot_either(tmp_path):
         ({}, "a dog\n", "arguments.max_steps: is not given; allowed: a number of steps"),
         ({}, "\n", "holds no text; allowed: at least one line"),
         ({}, None, "no such file; give a file of texts, one a line"),
+        ({}, "un café\n", "texts.txt: is not UTF-8 (byte 6)"),
+        (
+            {"arguments": {"max_steps": "many"}},
+            "a dog\n",
+            "arguments.max_steps: Input should be a valid integer",
+        ),
         ({"datasets": [], "arguments": {}}, "a dog\n", "is a baseline, which is not trained"),
     ],
 )
 def test_what_cannot_be_estimated_is_refused(tmp_path, changes, texts, message):
     path = tmp_path / "texts.txt"
     if texts is not None:
-        path.write_text(texts)
+        path.write_text(texts, encoding="latin-1")
     done = outcome_of(estimate, write_recipe(tmp_path, **changes), "--texts", path)
     assert done.code == 2 and message in done.error, done.error

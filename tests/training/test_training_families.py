@@ -217,6 +217,13 @@ def test_a_merge_killed_at_any_step_ends_the_same_and_says_where_it_comes_from(r
         )
 
 
+def test_an_adapter_is_merged_from_inside_its_run_directory(released, monkeypatch, capsys) -> None:
+    (name,) = ADAPTERS
+    monkeypatch.chdir(released[name])
+    merge.main(Path())
+    assert f"{released[f'{name}-merged']}: " in capsys.readouterr().out
+
+
 def test_what_cannot_be_merged_is_refused_and_nothing_is_overwritten(released, tmp_path) -> None:
     (name,) = ADAPTERS
     adapter, other = released[name], tmp_path / "other"

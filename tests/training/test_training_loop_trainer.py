@@ -36,7 +36,7 @@ from sts_dino.training.loop.job import (
     prepare,
     split_batch,
 )
-from sts_dino.training.loop.train import build_untrained_encoder, make_trainer
+from sts_dino.training.loop.train import build_untrained_encoder, make_trainer, train
 from sts_dino.training.loop.trainer import SharedBatches, compute_slanted_triangle
 from sts_dino.training.run import main
 
@@ -170,6 +170,24 @@ def test_until_a_checkpoint_is_marked_there_is_one_to_go_on_from(tmp_path, monke
     best = trainer.state.best_global_step
     kept = sorted(int(path.name[11:]) for path in places.glob("checkpoint-*"))
     assert best in kept and trainer.state.global_step in kept and limit <= len(kept) <= 2 * limit
+
+
+def test_a_run_that_was_moved_after_its_last_step_still_ends_with_its_best_weights(tmp_path):
+    """The state names the best checkpoint by its old path, which upstream would forget."""
+    recipe = cosine(tmp_path)
+    trainer = trainer_of(recipe, tmp_path / "before")
+    trainer.train()
+    best = trainer.state.best_global_step
+    places = tmp_path / "after" / "out.checkpoints"
+    places.parent.mkdir()
+    (tmp_path / "before" / "out.checkpoints").rename(places)
+    moved = train(prepare(recipe, tmp_path / "after" / "out", None, []), "fingerprint")
+    assert best < moved.state.global_step == moved.first_step
+    saved = load_file(places / f"checkpoint-{best}" / "student.safetensors")
+    assert all(
+        torch.equal(parameter.detach().cpu(), saved[name])
+        for name, parameter in moved.encoder_parameters.items()
+    )
 
 
 def test_a_tied_weight_is_the_students_alone(tmp_path):

@@ -263,6 +263,9 @@ def test_resuming_needs_whole_checkpoints_with_their_best_and_of_the_same_run(tm
     (cut / "model.safetensors").write_bytes(b"weig")
     assert find_newest_usable(tmp_path, "f") == old
     assert not cut.exists()
+    for damage in (b"\xff\xfe", b"null", b"{}", b""):
+        (checkpoint(tmp_path, 10, 2) / "whole.json").write_bytes(damage)
+        assert find_newest_usable(tmp_path, "f") == old
     other = tmp_path / "other"
     checkpoint(other, 10, 4)
     assert find_newest_usable(other, "f") is None
@@ -332,6 +335,9 @@ def test_a_dry_run_tells_the_plan_without_the_weights(tmp_path, capsys):
         "evaluated every 5 steps and at the last",
     ):
         assert line in plan, plan
+    shares = ["arguments.eval_steps=0.5", "arguments.save_steps=0.5"]
+    main(recipe, out=tmp_path / "out", settings=shares, dry_run=True)
+    assert "evaluated every 50 % of the steps and at the last" in capsys.readouterr().out
     assert sorted(tmp_path.iterdir()) == before
 
 

@@ -108,7 +108,7 @@ class Loss:
     """A training loss: the class ``name`` in ``module``.
 
     ``example_types``: the types that the loss learns from. ``in_batch``: whether the loss
-    compares the rows of a batch with one another, so that accumulated steps make no larger batch.
+    compares the rows of a batch with one another. Accumulated steps add no rows to compare.
     ``smaller``: the remedy when memory is too small. ``gathered``: whether the class for several
     processes is ``Gathered{name}``. ``guided``: whether a second encoder detects false negatives.
     """
@@ -212,10 +212,10 @@ ARGUMENTS_THAT_MAY_BE_ZERO = (
 
 
 def check_losses(recipe: ModelRecipe, where: str) -> None:
-    """Check loss, example type, guide and batch size of each dataset of a recipe.
+    """Check each dataset of a recipe, and that its loss fits the recipe's base and batch size.
 
-    No training library is imported. Raises InputError naming ``where``:KEY. ``where``: the recipe
-    file.
+    No data are read and no training library is imported. Raises InputError naming ``where``:KEY.
+    ``where``: the recipe file.
     """
     for index, spec in enumerate(recipe.datasets):
         # The dataset by itself.
@@ -249,7 +249,7 @@ def check_losses(recipe: ModelRecipe, where: str) -> None:
 
 
 def _check_loss(spec: TrainingData, where: str) -> None:
-    """Check loss, example type, columns and guide of one dataset.
+    """Check loss, example type, columns and guide of one dataset, and that it has no ``weights``.
 
     Raises InputError naming ``where``.KEY. ``where``: the dataset's key in the recipe.
     """
@@ -320,7 +320,7 @@ def parse_loss_arguments(spec: TrainingData, where: str) -> dict[str, Any]:
             )
         types = get_type_hints(loss.import_class().__init__)
         value = parse_argument(text, types[name], key)
-        # In Python a bool is an int.
+        # A bool is an int in Python, but not a number of a range.
         if isinstance(value, int | float) and not isinstance(value, bool):
             require_positive(value, key, may_be_zero=name in ARGUMENTS_THAT_MAY_BE_ZERO)
         arguments[name] = value
@@ -337,7 +337,8 @@ def parse_loss_arguments(spec: TrainingData, where: str) -> dict[str, Any]:
 def parse_argument(text: str, declared: Any, where: str) -> Any:
     """Parse the text of a recipe as a value of the type ``declared``, e.g. "1e-5" as a float.
 
-    Raises InputError naming ``where`` for a text that is no such value.
+    Of a type with alternatives, the first that fits decides. Raises InputError naming ``where`` for
+    a text that is not a value of the type.
     """
     adapter = TypeAdapter(declared, config=ConfigDict(arbitrary_types_allowed=True))
     try:
@@ -349,7 +350,10 @@ def parse_argument(text: str, declared: Any, where: str) -> Any:
 def require_positive(
     value: float, where: str, may_be_zero: bool = False, may_be_infinite: bool = False
 ) -> None:
-    """Raise InputError naming ``where`` unless ``value`` is a positive number; NaN is not."""
+    """Raise InputError naming ``where`` unless ``value`` is a positive number.
+
+    NaN never passes, 0 and infinity only where the caller allows them.
+    """
     is_in_range = value > 0 or (may_be_zero and value == 0)
     if not is_in_range or (math.isinf(value) and not may_be_infinite):
         raise InputError(

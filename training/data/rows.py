@@ -49,8 +49,9 @@ class RowChecks:
 
     ``where``: the dataset that errors name. ``example_set``: only rows of this set are trained on;
     None takes all rows. ``may_have_one_target``: whether all rows may have the same target.
-    ``row_count``: the rows checked so far. ``low``, ``high``: the range of their target; for
-    documents, of their lengths in bytes. ``example_sets``: the example sets of all rows read.
+    ``row_count``: the rows counted so far. ``low``, ``high``: the range of their target; for
+    documents, of their lengths in bytes. ``example_sets``: the example sets of all rows read; empty
+    where ``example_set`` is None.
     """
 
     example_type: ExampleType
@@ -69,7 +70,10 @@ class RowChecks:
         return columns if self.example_set is None else [*columns, EXAMPLE_SET_COLUMN]
 
     def require_columns(self, schema: pa.Schema) -> None:
-        """Raise InputError unless ``schema`` has all columns, with texts and numbers."""
+        """Raise InputError unless ``schema`` has all columns, with texts and numbers.
+
+        Class labels and example sets must be integers.
+        """
         target = self.example_type.target
         for column in self.columns:
             if column not in schema.names:
@@ -91,6 +95,7 @@ class RowChecks:
                 allowed = "text"
                 is_allowed = pa.types.is_string(dtype) or pa.types.is_large_string(dtype)
             elif column == EXAMPLE_SET_COLUMN or target is None or target.integers:
+                allowed = "integers"
                 is_allowed = pa.types.is_integer(dtype)
             else:
                 is_allowed = pa.types.is_integer(dtype) or pa.types.is_floating(dtype)
@@ -98,9 +103,9 @@ class RowChecks:
                 raise InputError(self.where, f"column {column!r} holds {dtype}", allowed=allowed)
 
     def select_rows(self, table: pa.Table) -> Indices:
-        """Return the indices (n,) of the table's rows of ``example_set``; None: of all rows.
+        """Return the indices (n,) of the table's rows of ``example_set``; without one, of all rows.
 
-        The table's example sets are added to ``example_sets``.
+        With one, the table's example sets are added to ``example_sets``.
         """
         if self.example_set is None:
             return np.arange(table.num_rows)
@@ -110,9 +115,10 @@ class RowChecks:
         return np.flatnonzero(is_selected.to_numpy())
 
     def require_cells(self, table: pa.Table, numbers: Indices) -> None:
-        """Raise InputError for an empty text, and for a target that is missing or out of range.
+        """Raise InputError for the first bad cell of a column.
 
-        ``numbers`` (rows,): the row numbers that errors name, from 0.
+        A text must not be missing and, unless the example type allows it, not blank. A target must
+        be in its range. ``numbers`` (rows,): the row numbers that errors name, from 0.
         """
         target = self.example_type.target
         for column in self.example_type.columns:
@@ -193,8 +199,9 @@ def check_rows(
 ) -> Dataset:
     """Check rows, and return the training rows with the columns of the example type.
 
-    Raises InputError for a missing column, for a row that cannot be trained on, and for rows that
-    teach nothing: none, all with one target, or only documents that are too short.
+    Raises InputError for a missing column or one of another type, for a row that cannot be trained
+    on, and for rows that teach nothing: none, all with one target, or only documents that are too
+    short.
 
     Args:
         rows: all rows of a split.
@@ -202,11 +209,12 @@ def check_rows(
         limit: the number of training rows at most; None takes all.
         spans: the recipe's section, for documents.
     """
-    if len(rows) == 0:  # its columns may have no type
+    # Before the columns: those of an empty dataset may have no type.
+    if len(rows) == 0:
         raise InputError(checks.where, "has no rows", hint=NO_ROWS_HINT)
     checks.require_columns(rows.features.arrow_schema)
 
-    # Check the training rows table by table, and collect their numbers where a set selects them.
+    # Check the training rows table by table, and collect the numbers of those in the example set.
     numbers = [np.arange(0)]
     first = 0  # the number of the table's first row
     checked_columns = rows.select_columns(checks.columns).with_format("arrow")
@@ -225,7 +233,7 @@ def check_rows(
     checks.require_rows(checks.where)
     checks.require_long_enough(spans or Spans())
 
-    # Return them memory-mapped; without an example set they are the first rows.
+    # Select the training rows, which stay memory-mapped. Without an example set they are the first.
     rows = rows.select_columns(list(checks.example_type.columns))
     if checks.example_set is not None:
         return rows.select(np.concatenate(numbers))
@@ -254,7 +262,7 @@ def choose_text_columns(
 
 
 def make_self_pairs(rows: Dataset, limit: int | None) -> Dataset:
-    """Return each distinct text of all columns as (anchor, positive), blank texts left out.
+    """Return each distinct text of all columns as (anchor, positive); blank cells are left out.
 
     Anchor and positive are equal: in unsupervised SimCSE (Gao et al. 2021, section 3) only dropout
     makes their embeddings differ. ``limit``: the number of pairs at most.
@@ -288,7 +296,8 @@ def make_graded_rows(
     An anchor is a distinct sentence1. Each of its positives makes one row. The i-th positive gets
     the anchor's i-th negative, the highest score first; the negatives start again when they are
     used up. A negative with the text of a positive is left out. With ``grades.positives: itself``
-    each anchor is its own only positive. Returns the rows, and the number of anchors without a row.
+    each anchor is its own only positive, and needs a negative. Returns the rows, and the number of
+    anchors without a row, which ``limit`` does not change.
 
     Args:
         rows: scored pairs: sentence1, sentence2, score.
@@ -368,7 +377,7 @@ def count_distinct_rows(rows: Dataset, numbers: Iterable[int] | None = None) -> 
 
 
 def has_equal_rows(rows: Iterable[dict[str, Any]]) -> bool:
-    """Return whether all rows are equal; reading stops at the first row that differs."""
+    """Return whether all rows are equal, as no rows are; reading stops at the first difference."""
     iterator = iter(rows)
     first = next(iterator, None)
     return all(row == first for row in iterator)
@@ -377,7 +386,7 @@ def has_equal_rows(rows: Iterable[dict[str, Any]]) -> bool:
 def check_stream(
     rows: IterableDataset, spec: TrainingData, where: str, limit: int | None, seed: int
 ) -> tuple[IterableDataset, bool]:
-    """Return a stream's checked rows, shuffled, and whether all of them are known to be equal.
+    """Return a shuffled stream of checked rows, and whether all of them are known to be equal.
 
     Files are shuffled, and rows are drawn at random from a buffer of ``shuffle_buffer`` rows.
     Raises InputError when one of the first ``ROWS_PER_TABLE`` rows cannot be trained on. A later
@@ -443,7 +452,8 @@ def _select_checked(table: pa.Table, numbers: list[int], checks: RowChecks) -> p
 def convert_stream_errors(spec: TrainingData) -> Iterator[None]:
     """Convert the errors of a stream: RunError for the Hub's, InputError for damaged rows.
 
-    Without ``spec.streaming`` it does nothing: those rows were read before the training.
+    Without ``spec.streaming`` it does nothing: those rows were read before the training. Errors
+    name ``datasets.0``, because a stream is a recipe's only dataset.
     """
     if not spec.streaming:
         yield
@@ -479,8 +489,9 @@ def read_endlessly(
 ) -> IterableDataset:
     """Return an endless stream of the rows that ``read`` makes of ``rows``, epoch after epoch.
 
-    Each epoch is shuffled anew. A step is a place in this one sequence, so a killed run can resume
-    there. Reading raises RunError naming ``where`` when an epoch has no rows.
+    Each epoch of a shuffled stream has an order of its own. A step is a place in this one sequence,
+    so a killed run can resume there. Reading raises RunError naming ``where`` when an epoch has no
+    rows.
 
     Args:
         rows: a finite stream.

@@ -53,8 +53,9 @@ def sample_spans(
 ) -> tuple[list[Span], list[Span]]:
     """Draw a document's anchors and their positives.
 
-    Returns ``spans.anchors`` anchors, and the positives of the first anchor, then of the second, …:
-    ``spans.positives`` of each. ``units``: the document's length, at least ``spans.needed_units``.
+    Returns ``spans.anchors`` anchors and their positives: ``spans.positives`` of the first anchor,
+    then those of the second, and so on. ``units``: the document's length, at least
+    ``spans.needed_units``.
     """
     if spans.anchor_placement == "blocks":
         anchors = draw_anchors_in_blocks(generator, units, spans)
@@ -79,7 +80,8 @@ def draw_anchors_in_blocks(generator: np.random.Generator, units: int, spans: Sp
     anchors = []
     for missing in range(spans.anchors, 0, -1):
         length = _draw_length(generator, spans.anchor_beta, spans.min_length, spans.max_length)
-        # The authors' test for few blocks.
+        # The authors' rule: few blocks are free when each missing anchor has fewer of them than
+        # there are missing anchors.
         if len(blocks) // missing < missing:
             index = int(generator.choice([0, len(blocks) - 1]))
         else:
@@ -93,21 +95,22 @@ def draw_anchors_in_blocks(generator: np.random.Generator, units: int, spans: Sp
 def draw_anchors_apart(generator: np.random.Generator, units: int, spans: Spans) -> list[Span]:
     """Draw anchors, uniformly over all placements in which they lie 2 * ``max_length`` apart.
 
-    Lengths are drawn first. Each placement is one way to distribute the free units between the
-    anchors: a choice of ``spans.anchors`` positions out of free + anchors. Returns the anchors in
-    the document's order.
+    Lengths are drawn first. Each placement is one way to distribute the free units before, between
+    and behind the anchors: a choice of ``spans.anchors`` positions out of free + anchors. Returns
+    the anchors in the document's order.
     """
     lengths = [
         _draw_length(generator, spans.anchor_beta, spans.min_length, spans.max_length)
         for _ in range(spans.anchors)
     ]
     gap = 2 * spans.max_length
+    # units that lie in no anchor and in no gap
     free = units - sum(lengths) - gap * (spans.anchors - 1)
     positions = generator.choice(free + spans.anchors, size=spans.anchors, replace=False)
     anchors = []
     used = 0  # units of the earlier anchors and of the gaps behind them
     for index, position in enumerate(np.sort(positions)):
-        free_before = int(position) - index  # the other positions before it are anchors
+        free_before = int(position) - index  # ``index`` of the positions before it are anchors
         start = free_before + used
         anchors.append(Span(start, start + lengths[index]))
         used += lengths[index] + gap
@@ -177,8 +180,8 @@ DOCUMENTS_PER_BATCH = 64  # documents tokenised together, which a fast tokenizer
 class SpanRows:
     """Rows of spans, with their collator and callback for the trainer.
 
-    ``cutter``: the callback that samples new spans in every epoch. ``passed_over``: the number of
-    documents that are too short; None for a stream, which is not counted.
+    ``cutter``: the callback that sets the epoch, and so the spans of the rows. ``passed_over``: the
+    number of documents that are too short; None for a stream, which is not counted.
     """
 
     rows: Dataset | IterableDataset
@@ -217,7 +220,8 @@ def make_span_rows(
             f"{max_seq_length} tokens that the encoder reads",
             hint="raise base.max_seq_length, or cut shorter spans",
         )
-    tokenizer = copy.deepcopy(tokenizer)  # a call changes settings that are saved with a tokenizer
+    # a copy, because a call changes settings that are saved with a tokenizer
+    tokenizer = copy.deepcopy(tokenizer)
     reader = _DocumentReader(tokenizer, spans)
     cutter = SpanCutter(reader, seed, max_seq_length)
     collator = SpanCollator(tokenizer)
@@ -248,9 +252,10 @@ def make_span_rows(
 
 
 class _DocumentReader:
-    """Splits a batch of texts into units, and keeps the documents that are long enough.
+    """Reads texts as documents of words or tokens, and keeps the documents that are long enough.
 
     A document is its words, joined by single spaces, or its token ids without special tokens.
+    ``features``: those of the column ``document``.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, spans: Spans):
@@ -296,12 +301,13 @@ def tokenize_plain(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list
 
 
 class SpanCutter(TrainerCallback):
-    """A dataset's transform from documents to rows of token ids, and the counter of its epochs.
+    """Transform of a dataset, from documents to rows of spans' token ids, new ones in each epoch.
 
-    A span gets the special tokens of the encoder's input, and is truncated to ``max_seq_length``,
-    as in the authors' code. With RoBERTa's two special tokens and spans of up to 512 tokens, that
-    cuts anchors of 511 tokens (4 in 100,000), and every span of words with more than 510 tokens. A
-    span of words is tokenised apart from its document.
+    As a callback of the trainer it knows the epoch. A span gets the special tokens of the encoder's
+    input, and is truncated to ``max_seq_length``, as in the authors' code. With RoBERTa's two
+    special tokens and spans of up to 512 tokens, that cuts anchors of 511 tokens (4 in 100,000
+    anchors), and every span of words with more than 510 tokens. A span of words is tokenised apart
+    from its document.
     """
 
     def __init__(self, reader: _DocumentReader, seed: int, max_seq_length: int):
@@ -322,7 +328,7 @@ class SpanCutter(TrainerCallback):
             content = document.encode()
         else:
             units = document
-            content = np.asarray(document, dtype="<i8").tobytes()  # equal on every machine
+            content = np.asarray(document, dtype="<i8").tobytes()  # the same bytes on all machines
         generator = make_generator(self.seed, epoch, content)
         anchors, positives = sample_spans(generator, len(units), self.reader.spans)
         return {
@@ -363,7 +369,8 @@ def find_special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], 
 
     Raises InputError for a tokenizer whose ids of a text change when special tokens are added.
     """
-    tokenizer = copy.deepcopy(tokenizer)  # a call changes settings that are saved with a tokenizer
+    # a copy, because a call changes settings that are saved with a tokenizer
+    tokenizer = copy.deepcopy(tokenizer)
     text_ids = tokenizer("a", add_special_tokens=False)["input_ids"]
     all_ids = tokenizer("a")["input_ids"]
     for start in range(len(all_ids) - len(text_ids) + 1):
@@ -371,7 +378,9 @@ def find_special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], 
         if all_ids[start:end] == text_ids:
             return all_ids[:start], all_ids[end:]
     raise InputError(
-        "base: its tokenizer", "reads a text otherwise with special tokens than without"
+        "base: its tokenizer",
+        "reads a text otherwise with special tokens than without",
+        hint="use another base",
     )
 
 
@@ -385,16 +394,17 @@ class SpanCollator:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
         self.pad = tokenizer.pad_token_id
-        self.valid_label_columns: list[str] = []  # the trainer reads this; spans have no labels
+        # sentence-transformers' trainer reads this list; spans have no labels
+        self.valid_label_columns: list[str] = []
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the padded batch of one step."""
         batch: dict[str, Any] = {}
-        # The trainer chooses the loss by it.
+        # The trainer chooses the loss by the dataset's name.
         if "dataset_name" in rows[0]:
             batch["dataset_name"] = rows[0]["dataset_name"]
         for column in FEATURES:
-            # All spans of all rows as (N * spans, tokens), then by row.
+            # Pad all spans of all rows together, (N * spans, tokens), then divide them by row.
             spans: list[torch.Tensor] = []
             for row in rows:
                 spans += [torch.tensor(ids) for ids in row[column]]

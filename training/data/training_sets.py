@@ -56,9 +56,17 @@ from sts_dino.training.data.rows import (
 
 logger = logging.getLogger(__name__)
 
-MANIFEST_KEYS = {  # keys of ``TrainingData`` that a manifest's provenance repeats
-    *("repo_id", "revision", "path", "config", "example_type", "example_set", "loss"),
-    *("columns", "grades"),
+# keys of ``TrainingData`` that a manifest's provenance repeats
+MANIFEST_KEYS = {
+    "repo_id",
+    "revision",
+    "path",
+    "config",
+    "example_type",
+    "example_set",
+    "loss",
+    "columns",
+    "grades",
 }
 MAX_VALIDATION_ROWS = 10_000  # of a streamed validation split, because it is kept in memory
 
@@ -112,7 +120,10 @@ class TrainingSet:
         return self.own_license or self.spec.license
 
     def describe(self) -> dict[str, Any]:
-        """Return the dataset's provenance for the manifest; rows of a streamed split are None."""
+        """Return the dataset's provenance for the manifest, with split → rows used of it.
+
+        The rows of a streamed training split are None.
+        """
         splits: dict[str, int | None] = {self.spec.split: self.rows}
         if self.validation is not None:
             splits["validation"] = len(self.validation)
@@ -154,11 +165,12 @@ def load_training_set(
     seed: int = 42,
     own_validation: bool = False,
 ) -> TrainingSet:
-    """Load and check one training dataset, as ``load_training_sets`` does.
+    """Load and check one training dataset; arguments and errors as for ``load_training_sets``.
 
     ``key``: the dataset's key in the recipe, e.g. ``datasets.0``, which errors name.
     """
-    # Open the dataset; rows may be read from the Hub later, so its errors are converted below.
+    # Open the dataset. A stream reads its rows from the Hub later, so the Hub's errors are
+    # converted below, too.
     where = f"{key}: {spec.repo_id or spec.path} ({spec.config})"
     opened = _rename_columns(open_dataset(spec, where), spec, where)
     rows = opened.get_split(spec.split, where)
@@ -182,7 +194,8 @@ def load_training_set(
             all_equal = has_equal_rows(train)
         validation = _load_validation(spec, opened, where) if own_validation else None
 
-    # The name is unique by the key's index; torch takes no dot in the name of a loss.
+    # The key's index makes the name unique. The losses lie in a module by this name, and torch
+    # takes no dot there.
     stem = Path(spec.repo_id or spec.path or "").name.replace(".", "-")
     index = key.rsplit(".", 1)[-1]
     return TrainingSet(
@@ -201,9 +214,9 @@ def load_training_set(
 def _rename_columns(opened: OpenedDataset, spec: TrainingData, where: str) -> OpenedDataset:
     """Rename the columns that the recipe names to those of the example type, in every split.
 
-    All other columns go. A dataset without ``columns`` in the recipe, or of self-pairs, which take
-    texts from any column, stays as it is. Raises InputError naming ``where`` for a column that a
-    split lacks.
+    Of all other columns only ``example_set`` stays, where the recipe selects one. A dataset without
+    ``columns`` in the recipe, or of self-pairs, which take texts from any column, stays as it is.
+    Raises InputError naming ``where`` for a column that a split lacks.
     """
     example_type = EXAMPLE_TYPES[spec.example_type]
     if spec.columns is None or example_type == SELF_PAIR:
@@ -224,12 +237,13 @@ def _rename_columns(opened: OpenedDataset, spec: TrainingData, where: str) -> Op
 def open_dataset(spec: TrainingData, where: str) -> OpenedDataset:
     """Open the Hub dataset, file or run directory that ``spec`` names.
 
-    Raises InputError naming ``where``, RunError when the Hub does not answer.
+    Raises InputError naming ``where`` when it cannot be opened, RunError when the Hub does not
+    answer.
     """
     if spec.repo_id is not None:
         return open_hub_splits(spec.repo_id, spec.revision, spec.config, spec.streaming, where)
     path = Path(spec.path or "")
-    # A missing file whose name ends as a file's does is reported as a file, not as a folder.
+    # A path that does not exist is a missing file by its ending, else a missing folder.
     if path.is_file() or (kind_of(path) in READERS and not path.is_dir()):
         return open_file(path, spec, where)
     return open_run(path, spec.config, spec.streaming, where)
@@ -284,10 +298,11 @@ def open_file(path: Path, spec: TrainingData, where: str) -> OpenedDataset:
     """Open a file that ``sts_dino.hub.text_files`` reads, as a dataset with the split ``train``.
 
     Without streaming, the rows are written to the cache of ``datasets``. Raises InputError naming
-    ``where`` for a missing file, for a file of another kind or without rows, for another config or
-    split than ``default`` and ``train``, and for a cell that is not a text or number as it must be.
+    ``where`` for a missing file or column, for a file of another kind or without rows, for another
+    config or split than ``default`` and ``train``, and for a cell that is not a text or number as
+    it must be; the cells of a stream are checked when they are read.
     """
-    # Whether the file and its columns exist.
+    # Check that the file, its columns and a first row exist.
     if not path.is_file():
         raise InputError(
             where,
@@ -306,7 +321,7 @@ def open_file(path: Path, spec: TrainingData, where: str) -> OpenedDataset:
     if next(rows, None) is None:
         raise InputError(where, "has no rows", hint="take a file with at least one")
 
-    # A dataset of its rows, with typed cells.
+    # Make a dataset of its rows, with typed cells.
     dtypes = list_column_types(spec, names)
     sha256 = hash_file(path)
     arguments = {
@@ -363,7 +378,7 @@ def read_typed_rows(
 
     Args:
         path: the file.
-        where: the name of the file in errors.
+        where: the name of the file in errors and in the log.
         dtypes: column → type; columns of the type null are not read.
         may_be_blank: whether a text may be blank. A row that lacks a column has a blank text there
             then; else the row is passed over, and the number of such rows is logged at the end.
@@ -420,7 +435,8 @@ def _parse_number(
 def load_shards(files: dict[str, list[str]], streaming: bool, where: str) -> Any:
     """Load parquet shards (split → paths) as a dataset with splits.
 
-    Raises InputError naming ``where`` for damaged files, and for a path with ``::``.
+    Returns a ``DatasetDict``; with ``streaming``, an ``IterableDatasetDict``. Raises InputError
+    naming ``where`` for damaged files, and for a path with ``::``.
     """
     patterns: dict[str, list[str]] = {}
     for split, paths in files.items():
@@ -436,7 +452,7 @@ def load_shards(files: dict[str, list[str]], streaming: bool, where: str) -> Any
 
 
 def _choose_config(config: str | None, configs: list[str], where: str) -> str:
-    """Return ``config``, if it exists; without one the config ``default``, or the only one.
+    """Return ``config``, if it is in ``configs``; without one ``default``, else the only config.
 
     Raises InputError naming ``where`` for an unknown config, and for several without ``default``.
     """
@@ -453,9 +469,10 @@ def _make_rows(
     """Make self-pairs, graded pairs or graded triplets, ``limit`` rows at most.
 
     Returns the rows, and the number of source sentences without a row. Raises InputError naming
-    ``where`` when no row can be made.
+    ``where`` when the dataset's rows are not of the type that they are made from, or make no row.
     """
-    # Check the dataset's rows; self-pairs take the texts of one or more columns.
+    # Check the dataset's rows; self-pairs take the texts of one or more columns. All pairs may have
+    # one score: ``grades`` may take positives alone.
     example_type = EXAMPLE_TYPES[spec.example_type]
     source_type = example_type.source_type
     if example_type == SELF_PAIR:
@@ -484,10 +501,11 @@ def _make_rows(
 
 
 def _load_validation(spec: TrainingData, opened: OpenedDataset, where: str) -> Dataset | None:
-    """Load and check the split ``validation`` of a dataset, ``MAX_VALIDATION_ROWS`` of a stream.
+    """Load and check the split ``validation`` of a dataset.
 
-    Returns None when the dataset has no such split, when the split is trained on, and for documents
-    and self-pairs, which have no two texts to compare.
+    Of a stream, the first ``MAX_VALIDATION_ROWS`` rows are loaded. Returns None when the dataset
+    has no such split, when the split is trained on, and for documents and self-pairs, which have no
+    two texts to compare. Raises InputError for rows that cannot be trained on either.
     """
     example_type = EXAMPLE_TYPES[spec.example_type]
     if example_type in (DOCUMENTS, SELF_PAIR) or spec.split == "validation":

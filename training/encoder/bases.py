@@ -33,10 +33,11 @@ CORPUS_KEYS = {"repo_id", "revision", "path", "config", "split", "columns"}  # k
 
 @dataclass(frozen=True)
 class Base:
-    """A base on this disk: its folder (word vectors: the file), Hub commit and a hash of its files.
+    """A base on this disk: its folder, Hub commit and a hash of its files.
 
-    ``commit``: None for a local base. ``corpus``: the distinct texts whose tokens its vocabulary is
-    cut to; None: the vocabulary is not cut.
+    ``folder``: for word vectors, the file. ``commit``: None for a local base. ``sha256``: of the
+    files; for an adapter, the commit of its own base follows. ``corpus``: the distinct texts whose
+    tokens its vocabulary is cut to; None: the vocabulary is not cut.
     """
 
     folder: Path
@@ -61,7 +62,7 @@ def find_base(spec: Encoder, key: str = "base") -> Base:
 
     With ``spec.vocabulary``, the corpus of the vocabulary is loaded, too. Raises InputError when
     the base is absent, not what ``spec.modules`` takes, or has a tokenizer that does not fit its
-    embedding; RunError when the Hub cannot be read.
+    embedding, and for a corpus that cannot be read; RunError when the Hub cannot be read.
     """
     where = f"{key}: {spec.repo_id or spec.path}"
     commit = None
@@ -83,7 +84,8 @@ def find_base(spec: Encoder, key: str = "base") -> Base:
             where, "no such folder", hint=f"run from the repository root, or fix {key}.path"
         )
 
-    # A SentenceTransformer with modules of its own; the base of an adapter is part of the hash.
+    # A SentenceTransformer with modules of its own. An adapter's outputs depend on its base, so the
+    # base's commit is part of the hash.
     if spec.modules == "sentence-transformer":
         require_modules(folder, where)
         if (folder / "config.json").is_file():
@@ -91,7 +93,7 @@ def find_base(spec: Encoder, key: str = "base") -> Base:
         adapter_base = _fetch_adapter_base(folder, where)
         return Base(folder, commit, _hash_files(folder, "**/") + adapter_base)
 
-    # A transformers model.
+    # A transformers model, which an adapter alone is not.
     if (folder / ADAPTER_CONFIG).is_file():
         raise InputError(where, "is an adapter", allowed="the model it is for, or its merged form")
     if not (folder / "config.json").is_file() or not list(folder.glob("*.safetensors")):
@@ -115,7 +117,7 @@ def find_base(spec: Encoder, key: str = "base") -> Base:
 def _check_ids(folder: Path, where: str) -> None:
     """Raise InputError when the tokenizer gives a text or its padding an id beyond the embedding.
 
-    Loads config and tokenizer, without code from the folder.
+    Config and tokenizer are loaded, without code from the folder; InputError when they cannot be.
     """
     from transformers import AutoConfig, AutoTokenizer
 
@@ -147,7 +149,8 @@ def _fetch_adapter_base(folder: Path, where: str) -> str:
     """Download the base of a SentenceTransformer that is an adapter; return the base's commit.
 
     The base is read at main, as sentence-transformers reads it. Returns "" for a folder without an
-    adapter. Raises InputError when the adapter's base is not on the Hub.
+    adapter. Raises InputError when the adapter names no base on the Hub, RunError when the Hub
+    cannot be read.
     """
     config = folder / ADAPTER_CONFIG
     if not config.is_file():

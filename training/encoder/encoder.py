@@ -105,7 +105,8 @@ def build_encoder(
 def _load_transformer(spec: Encoder, base: Base, where: str) -> Transformer:
     """Load the base with its tokenizer, in the recipe's precision.
 
-    Raises InputError when transformers cannot load it.
+    Raises InputError when transformers cannot load it, when a weight is missing or there is no
+    tokenizer with a token to pad with, and when layers, pooling or length do not fit the base.
     """
     # The model, without its pooler and without the layers that the recipe leaves out.
     with convert_model_errors(where):
@@ -126,7 +127,8 @@ def _load_transformer(spec: Encoder, base: Base, where: str) -> Transformer:
         )
     require_all_weights(transformer.model, base.folder, where, **drop_pooler(config))
 
-    # Check that pooling and length fit the model.
+    # Check that pooling and length fit the model. A causal model's first token attends to itself
+    # alone.
     is_causal = any(name.endswith("ForCausalLM") for name in config.architectures or ())
     if spec.pooling == "cls" and is_causal:
         raise InputError(
@@ -192,6 +194,7 @@ def _check_length(spec: Encoder, transformer: Transformer, where: str) -> None:
     if not positions:
         config = transformer.config.get_text_config()
         positions = getattr(config, "max_position_embeddings", None)
+    # XLNet's -1 stands for any number of positions.
     if positions and 0 < positions < spec.max_seq_length:
         raise InputError(
             f"{where}.max_seq_length",
@@ -205,8 +208,8 @@ def _load_sentence_transformer(spec: Encoder, base: Base, where: str) -> Sentenc
     """Load a SentenceTransformer with its own modules; download nothing, run no code of its own.
 
     The recipe's prompt becomes its default prompt, which is saved with it. Logs which of its
-    prompts the training uses. Raises InputError when it cannot be loaded, reads no sentence, or has
-    fewer positions than ``max_seq_length``.
+    prompts the training uses. Raises InputError when it cannot be loaded, cannot read a sentence,
+    or has fewer positions than ``max_seq_length``.
     """
     require_safetensors(base.folder, where)
     with convert_model_errors(where):
@@ -214,6 +217,7 @@ def _load_sentence_transformer(spec: Encoder, base: Base, where: str) -> Sentenc
             str(base.folder), local_files_only=True, model_kwargs=dict(NO_PICKLES), **NO_CODE
         )
     if spec.prompt is not None:
+        # A finished encoder takes prompts before the text alone, so the recipe's ends in [X].
         encoder.prompts[SIMILARITY_PROMPT] = spec.prompt.removesuffix(PROMPT_TEXT)
         encoder.default_prompt_name = SIMILARITY_PROMPT
 
@@ -275,7 +279,9 @@ def _build_static(
     assert isinstance(weights, torch.Tensor)
     weights = weights.detach().clone()
     if spec.vocabulary is not None and base.corpus is not None:
+        # The corpus's tokens are counted: of whole texts, without a batch's padding.
         tokenizer.no_truncation()
+        tokenizer.no_padding()
         texts = base.corpus.train["anchor"][:]
         tokenizer, weights = cut_vocabulary(tokenizer, weights, texts, spec.vocabulary, where)
     tokenizer.enable_truncation(spec.max_seq_length)  # stays in tokenizer.json
@@ -283,7 +289,7 @@ def _build_static(
 
 
 def has_dropout(encoder: SentenceTransformer) -> bool:
-    """Return whether the encoder has dropout: in training, a text then has varying embeddings."""
+    """Return whether the encoder has dropout, so that a text's embedding varies in training."""
     for layer in encoder.modules():
         if isinstance(layer, nn.Dropout) and layer.p > 0:
             return True
@@ -301,6 +307,7 @@ def save_release(
 
     A merge loads the base again in ``spec.dtype``, so its weights are not rounded by a
     quantization. It uses a temporary folder FOLDER.adapter. An earlier ``folder`` is replaced.
+    Raises RunError as ``save_encoder`` does.
     """
     if lora is None or lora.release == "adapter":
         save_encoder(encoder, folder)
@@ -312,7 +319,10 @@ def save_release(
 
 
 def merge_adapter(spec: Encoder, base: Base, adapter: Path) -> SentenceTransformer:
-    """Return the base, in ``spec.dtype``, with the weights of an adapter's folder added to it."""
+    """Return the base, in ``spec.dtype``, with the weights of an adapter added to its own.
+
+    ``adapter``: the folder of the adapter. A quantization of ``spec`` is left out.
+    """
     encoder = build_encoder(spec.model_copy(update={"quantization": None}), base)
     model: Any = encoder.transformers_model
     encoder[0].model = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
@@ -322,8 +332,8 @@ def merge_adapter(spec: Encoder, base: Base, adapter: Path) -> SentenceTransform
 def save_encoder(model: SentenceTransformer, folder: Path) -> None:
     """Write a loadable model to ``folder``, without upstream's README; replace an earlier folder.
 
-    A killed call leaves at most FOLDER.tmp. Of an encoder with an adapter only the adapter is
-    written. Raises RunError when the saved tokenizer gives other ids than the model's.
+    A killed call can leave FOLDER.tmp, and no ``folder``. Of an encoder with an adapter only the
+    adapter is written. Raises RunError when the saved tokenizer gives other ids than the model's.
     """
     temporary = folder.with_name(f"{folder.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -338,19 +348,19 @@ def save_encoder(model: SentenceTransformer, folder: Path) -> None:
 def _write_loading_arguments(model: SentenceTransformer, folder: Path) -> None:
     """Write the arguments with which a plain ``SentenceTransformer(folder)`` loads equal weights.
 
-    They are ``model_kwargs`` of ``sentence_bert_config.json``: no pooler and, for an adapter, the
-    base's dtype. ``adapter_config.json`` gets the base's name, and sorted target modules.
+    They become ``model_kwargs`` of ``sentence_bert_config.json``: no pooler and, for an adapter,
+    the base's dtype. ``adapter_config.json`` gets the base's name, and sorted target modules.
     """
     transformer: Any = model.transformers_model
     arguments: dict[str, Any] = {}
     if has_adapter(model):
-        # add_adapter keeps the base's dtype: saving and quantization change the config's
+        # ``add_adapter`` has kept the base's dtype: saving and quantization change the config's.
         dtype = getattr(transformer, "base_dtype", transformer.dtype)
         arguments["dtype"] = str(dtype).removeprefix("torch.")
         path = folder / ADAPTER_CONFIG
         adapter = json.loads(path.read_text(encoding="utf-8"))
         adapter["base_model_name_or_path"] = transformer.name_or_path
-        # peft writes a set in any order; another adapter may have a pattern instead
+        # peft writes a set, so in no fixed order. An adapter of other tools may have a pattern.
         if isinstance(adapter["target_modules"], list):
             adapter["target_modules"].sort()
         write_text(path, json.dumps(adapter, indent=2, sort_keys=True) + "\n")
@@ -388,7 +398,7 @@ def set_prompt(transformer: Transformer, prompt: str | None, where: str) -> None
     # special token.
     for space in ("", " "):
         tokenizer.chat_template = make_chat_template(tokenizer, prompt, space)
-        transformer._chat_template_suffix_cache.clear()
+        transformer._chat_template_suffix_cache.clear()  # it has the earlier template's end
         if _is_faithful(transformer, prompt):
             return
     raise InputError(
@@ -421,13 +431,13 @@ def get_input_ids(
 
 
 def check_saved_ids(transformer: Transformer, folder: Path) -> None:
-    """Raise RunError unless the tokenizer saved in ``folder`` gives the transformer's ids.
+    """Raise RunError unless the tokenizer saved in ``folder`` gives the ids that were trained on.
 
     The ids of ``PROBES`` and of one sentence that is too long are compared.
     """
     reloaded = copy.copy(transformer)
     reloaded.processor = AutoTokenizer.from_pretrained(folder, local_files_only=True, **NO_CODE)
-    reloaded._chat_template_suffix_cache = {}
+    reloaded._chat_template_suffix_cache = {}  # not shared with ``transformer``
     sentences = [*PROBES, LONG_PROBE * (transformer.max_seq_length or 1)]
     trained_ids = get_input_ids(transformer, sentences)
     saved_ids = get_input_ids(reloaded, sentences)
@@ -442,10 +452,10 @@ def check_saved_ids(transformer: Transformer, folder: Path) -> None:
 
 
 def make_chat_template(tokenizer: Any, prompt: str, space: str) -> str:
-    """Make the chat template of a prompt, with ``space`` before the prompt's first word.
+    """Make the chat template of a prompt, which prints the last message's text in place of [X].
 
-    It has the special tokens that the tokenizer itself puts around a text: a tokenizer adds none
-    to the text of a template.
+    ``space`` comes before the prompt's first word. The template has the special tokens that the
+    tokenizer itself puts around a text, because it adds none to the text of a template.
     """
     # The special tokens before the prompt's first token and after its last one.
     encoded = tokenizer(prompt, return_special_tokens_mask=True)
@@ -463,7 +473,7 @@ def make_chat_template(tokenizer: Any, prompt: str, space: str) -> str:
 
 
 def make_jinja_string(text: str) -> str:
-    """Return a Jinja expression that prints ``text``, whatever template syntax it contains."""
+    """Return a Jinja expression that prints ``text``; template syntax in it is printed, too."""
     for character, escaped in (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r")):
         text = text.replace(character, escaped)
     return f'{{{{ "{text}" }}}}'
@@ -479,7 +489,8 @@ def _is_faithful(transformer: Transformer, prompt: str) -> bool:
     if get_input_ids(transformer, list(PROBES), truncation=False) != expected:
         return False
 
-    # The end of the prompt, special tokens included, as the tokenizer decodes it.
+    # The end of the prompt, special tokens included, as the tokenizer decodes it. A sentence that
+    # is too long must be cut to exactly ``max_seq_length`` tokens, with this end.
     suffix = prompt.split(PROMPT_TEXT)[1]
     decoded_prompt = tokenizer.decode(tokenize_prompted(tokenizer, prompt, ""))
     ending = decoded_prompt[len(decoded_prompt) - len(suffix) :]
@@ -497,8 +508,8 @@ def add_adapter(
     """Freeze the encoder in place, and put a new LoRA adapter on its linear layers.
 
     ``repo_id`` and ``revision`` name the base in the saved adapter; None: a local base, whose
-    adapter is released merged. Raises InputError for layers that the base does not have, and for a
-    bitsandbytes base on a CPU.
+    adapter is released merged. The adapter's random weights come from torch's generator. Raises
+    InputError for layers that the base does not have, and for a bitsandbytes base on a CPU.
     """
     model: Any = encoder.transformers_model
     _require_linear_layers(model, lora.target_modules)
@@ -560,14 +571,14 @@ def has_adapter(encoder: SentenceTransformer) -> bool:
 def check_base_branch(spec: Encoder, where: str) -> None:
     """Raise InputError when the files of the base's branch main are not those that ``spec`` pins.
 
-    sentence-transformers loads a released adapter with the base at main. Raises RunError when the
-    Hub does not answer.
+    sentence-transformers loads a released adapter with the base at main. ``where``: the recipe's
+    key of the base, which errors name. Raises RunError when the Hub does not answer.
     """
     assert spec.repo_id is not None
     with convert_read_errors(spec.repo_id, spec.revision):
         pinned_files = _list_files(spec.repo_id, spec.revision)
         main_files = _list_files(spec.repo_id, "main")
-    # Only files at the top level are loaded.
+    # Only files at the top level are loaded. ^ leaves the files that only one side has.
     different = {name for name, _ in pinned_files ^ main_files if "/" not in name}
     changed = sorted(name for name in different if name.endswith(LOADED_FILE_ENDINGS))
     if changed:
@@ -580,6 +591,6 @@ def check_base_branch(spec: Encoder, where: str) -> None:
 
 
 def _list_files(repo_id: str, revision: str | None) -> set[tuple[str, str | None]]:
-    """Return (path, Git hash of the content) of each file of a model on the Hub."""
+    """List (path, Git hash of the content) of each file of a model on the Hub at ``revision``."""
     info = HfApi().model_info(repo_id, revision=revision, files_metadata=True)
     return {(file.rfilename, file.blob_id) for file in info.siblings or []}

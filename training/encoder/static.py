@@ -48,13 +48,14 @@ def cut_vocabulary(
     The vectors (tokens, dimensions) are float32.
 
     Args:
-        tokenizer: the base's tokenizer.
+        tokenizer: the base's tokenizer, without truncation and padding.
         weights: the base's input embeddings (ids, dimensions).
         texts: the corpus.
         spec: size, dimensions and SIF of the recipe.
         where: the recipe's section that errors name.
 
-    Raises InputError for a tokenizer without byte pair encoding or too few dimensions.
+    Raises InputError for a tokenizer without byte pair encoding, for a base of fewer dimensions
+    than ``spec.dimensions``, and for texts without a token of the base.
     """
     base_dimensions = weights.shape[1]
     if spec.dimensions is not None and spec.dimensions > base_dimensions:
@@ -87,7 +88,8 @@ def cut_tokenizer(
     token, and bytes or single characters, in which any other text can be written.
 
     Args:
-        tokenizer: a tokenizer of byte pair encoding, without prefixes and suffixes of words.
+        tokenizer: a tokenizer of byte pair encoding, without prefixes and suffixes of words, and
+            without truncation and padding.
         texts: the corpus.
         size: the number of most frequent tokens; None: all tokens of the texts.
         where: the recipe's section that errors name.
@@ -103,7 +105,8 @@ def cut_tokenizer(
             hint="leave base.vocabulary out: other vocabularies are small",
         )
 
-    # The corpus's most frequent tokens, and all that they are merged from.
+    # The corpus's most frequent tokens, and all that they are merged from. Added tokens outside the
+    # model's vocabulary have no merges, and are left out.
     vocabulary: dict[str, int] = model["vocab"]
     tokens = {number: token for token, number in vocabulary.items()}
     ids = [number for number, _ in _count_ids(tokenizer, texts).most_common() if number in tokens]
@@ -116,8 +119,8 @@ def cut_tokenizer(
     for number in ids[:size]:
         needed |= collect_parts(tokens[number], ranks)
 
-    # Any text can be written in bytes where the tokenizer falls back to them, else in single
-    # characters.
+    # The smallest tokens, in which any text can be written: bytes where the tokenizer falls back to
+    # them, else single characters.
     smallest_tokens = _BYTE if model["byte_fallback"] else re.compile(".", re.DOTALL)
     needed |= {token for token in vocabulary if smallest_tokens.fullmatch(token)}
 
@@ -131,7 +134,7 @@ def cut_tokenizer(
 def _select_tokens(definition: dict[str, Any], tokens: list[str]) -> None:
     """Restrict a tokenizer's definition, in place, to ``tokens``; their places become their ids.
 
-    Merges and added tokens with another token go. So does the post-processor.
+    Merges and added tokens with another token are removed. So is the post-processor.
     """
     model = definition["model"]
     ids = {token: number for number, token in enumerate(tokens)}
@@ -139,7 +142,7 @@ def _select_tokens(definition: dict[str, Any], tokens: list[str]) -> None:
     model["merges"] = [pair for pair in model["merges"] if {*pair, "".join(pair)} <= ids.keys()]
     added = [token for token in definition["added_tokens"] if token["content"] in ids]
     definition["added_tokens"] = [{**token, "id": ids[token["content"]]} for token in added]
-    # It adds special tokens around a text, which a mean of embeddings leaves out.
+    # The post-processor adds special tokens around a text, which a mean of embeddings leaves out.
     definition["post_processor"] = None
 
 
@@ -151,7 +154,7 @@ def collect_parts(token: str, ranks: dict[tuple[str, str], int]) -> set[str]:
     parts = list(token)
     collected = {token, *parts}
     while len(parts) > 1:
-        # The merges that are possible now.
+        # The merges that are possible now, as (rank, position of the left part).
         merges = [
             (ranks[pair], position)
             for position, pair in enumerate(pairwise(parts))
@@ -192,15 +195,16 @@ def _count_ids(tokenizer: Tokenizer, texts: Sequence[str]) -> Counter[int]:
     return counts
 
 
-# before every word of the vocabulary, so that no part of an unknown word is in it
+# Metaspace's mark before each word. It stands before every word of the vocabulary, too, so that no
+# part of an unknown word is found there.
 _WORD_MARK = "▁"
 
 
 def load_word_vectors(path: Path, max_seq_length: int) -> StaticEmbedding:
     """Load a file of word vectors (.txt or .vec, also with .gz) with a tokenizer of its words.
 
-    A text is read up to ``max_seq_length`` known words. Raises InputError naming the line that
-    cannot be read.
+    A text is read up to ``max_seq_length`` known words. Raises InputError for a file that cannot be
+    read, as ``read_vectors`` does.
     """
     vocabulary, vectors = read_vectors(path)
     tokenizer = build_word_tokenizer(vocabulary, max_seq_length)
@@ -212,18 +216,20 @@ def read_vectors(path: Path) -> tuple[list[str], np.ndarray]:
 
     The first line decides the dimensions. Of a repeated word, the first vector counts. Raises
     InputError naming the line for another number of dimensions, for a text that is not a number,
-    for an infinite number or NaN, and for a file without words.
+    for an infinite number or NaN, and for a line that ``_iter_lines`` refuses; naming the file for
+    one without words.
     """
     rows: dict[str, np.ndarray] = {}
     dimensions = 0
     for number, line in _iter_lines(path):
-        # Split the line from its end.
+        # Split the line from its end; the first one decides how many numbers a line has.
         where = f"{path}:{number}"
         if not dimensions:
             dimensions = line.count(" ")
             if dimensions < 1:
                 raise InputError(where, "has no numbers", allowed="a word and its vector a line")
         word, *numbers = line.rsplit(" ", dimensions)  # a few words of GloVe contain spaces
+        # With too many numbers in the line, the word ends in one.
         if len(numbers) != dimensions or not word or _NUMBER_AT_END.search(word):
             raise InputError(
                 where,
@@ -246,8 +252,9 @@ def read_vectors(path: Path) -> tuple[list[str], np.ndarray]:
 
 
 def _iter_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield (number from 1, text without its end) of each line, except fastText's header.
+    """Yield (number from 1, text) of each line, except fastText's header.
 
+    The text is without spaces at its end, and without the byte order mark at the file's start.
     Only a line feed ends a line: a word may contain another separator. Raises InputError for a line
     of more than ``MOST_LINE_BYTES``, which bounds the memory, for bytes that are not UTF-8, and for
     a damaged .gz file.

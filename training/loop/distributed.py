@@ -1,7 +1,8 @@
 """Data-parallel training in several processes, started by ``torchrun`` or ``accelerate launch``.
 
-All read and train; the main one alone writes, prints and holds the lock. Ranks come from the
-launcher's environment: the trainer's arguments join the group of processes later.
+All processes read and train; the main one alone writes, prints and holds the lock. Ranks come from
+the launcher's environment, because the process group does not exist before the trainer's arguments
+are built.
 """
 
 import os
@@ -33,7 +34,10 @@ def is_main() -> bool:
 
 
 def run_on_main(function: Callable[[], Result]) -> Result:
-    """Run ``function`` on rank 0 alone, and return its result on every rank."""
+    """Run ``function`` on rank 0 alone, and return its result, which is pickled, on every rank.
+
+    All ranks call it, and wait for rank 0.
+    """
     results = [function() if is_main() else None]
     if get_process_count() > 1:
         from accelerate.utils import broadcast_object_list
@@ -43,7 +47,7 @@ def run_on_main(function: Callable[[], Result]) -> Result:
 
 
 def wait_for_all() -> None:
-    """Wait until all processes of the run call this function."""
+    """Wait until all processes of the run have called this function."""
     if get_process_count() > 1:
         from accelerate.utils import wait_for_everyone
 
@@ -52,9 +56,11 @@ def wait_for_all() -> None:
 
 @contextmanager
 def report_once() -> Iterator[None]:
-    """Let rank 0 report an error alone: other ranks wait, and the launcher ends them meanwhile.
+    """Let rank 0 report an error first: another rank waits ``MAIN_REPORT_SECONDS`` with its own.
 
-    Raises RunError in place of the error over a connection to a process that has ended.
+    When rank 0 has failed, the launcher ends the other ranks meanwhile. Raises RunError in place of
+    gloo's error over a lost connection: another process has ended. Raises all other errors
+    unchanged.
     """
     try:
         yield
@@ -74,7 +80,7 @@ def report_once() -> Iterator[None]:
 
 
 def leave_group() -> None:
-    """Destroy the process group when all its work is done."""
+    """Leave torch's process group at the end of a run; do nothing in a single process."""
     import torch.distributed
 
     if torch.distributed.is_available() and torch.distributed.is_initialized():

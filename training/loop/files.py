@@ -1,7 +1,7 @@
 """Files of a training run: checkpoints while it trains, and the finished model in its directory.
 
-The trainer writes a checkpoint file by file. A file with the hash of every other file is written
-last; without it, or with other hashes, a checkpoint is incomplete. Trained weights are saved by
+The trainer writes a checkpoint file by file. Last comes ``MARK_FILE``, with the hash of every other
+file; without it, or with other hashes, a checkpoint is incomplete. Trained weights are saved by
 parameter name: those of the encoder or its adapter in ``student.safetensors``, those of the losses,
 e.g. a masked-language-model head, in ``loss.safetensors``. Loading them needs no second model, no
 base and no Hub.
@@ -33,7 +33,7 @@ Parameters = Mapping[str, nn.Parameter]
 
 
 def collect_trained(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Return name → parameter of those with a gradient; a shared parameter has one name."""
+    """Return name → parameter for those that are not frozen; a shared parameter has one name."""
     parameters = module.named_parameters()
     return {name: parameter for name, parameter in parameters if parameter.requires_grad}
 
@@ -52,7 +52,10 @@ def collect_loss_parameters(
 
 
 def save_weights(checkpoint: Path, parameters: Parameters, file: str) -> None:
-    """Write ``parameters`` to the safetensors file ``file`` of a checkpoint; none write no file."""
+    """Write ``parameters`` to the safetensors file ``file`` of a checkpoint.
+
+    Makes the checkpoint's folder. Without parameters, nothing is written.
+    """
     if not parameters:
         return
     checkpoint.mkdir(parents=True, exist_ok=True)
@@ -65,7 +68,7 @@ def save_weights(checkpoint: Path, parameters: Parameters, file: str) -> None:
 def load_weights(checkpoint: Path, parameters: Parameters, file: str) -> None:
     """Copy the values in ``file`` of a checkpoint into ``parameters``.
 
-    Raises RunError unless the file holds the same names; a missing file holds none.
+    Raises RunError unless the file holds the same names; a missing file counts as one without any.
     """
     path = checkpoint / file
     saved = load_file(path) if path.is_file() else {}
@@ -87,7 +90,7 @@ def mark_complete(checkpoint: Path, fingerprint: str, processes: int = 1) -> Non
     The files are not synced to the disk, so after a power cut the hashes may differ.
     """
     hashes = {
-        str(path.relative_to(checkpoint)): hash_file(path)
+        path.relative_to(checkpoint).as_posix(): hash_file(path)
         for path in sorted(checkpoint.rglob("*"))
         if path.is_file() and path.name != MARK_FILE
     }
@@ -97,7 +100,7 @@ def mark_complete(checkpoint: Path, fingerprint: str, processes: int = 1) -> Non
 
 def is_complete(checkpoint: Path, fingerprint: str) -> bool:
     """Return whether ``checkpoint`` is of the run ``fingerprint``, and its files have the hashes
-    that ``mark_complete`` wrote.
+    that ``mark_complete`` wrote. A damaged mark counts as none.
     """
     try:
         mark = json.loads((checkpoint / MARK_FILE).read_text(encoding="utf-8"))
@@ -105,8 +108,9 @@ def is_complete(checkpoint: Path, fingerprint: str) -> bool:
             return False
         hashes = mark["files"].items()
         return all(hash_file(checkpoint / name) == sha256 for name, sha256 in hashes)
-    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):
-        return False  # a kill or a power cut left it unfinished
+    # A kill or a power cut left it unfinished. ValueError: the mark is not JSON or not UTF-8.
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
+        return False
 
 
 def find_newest_usable(directory: Path, fingerprint: str) -> Path | None:
@@ -164,7 +168,8 @@ def _read_best_checkpoint(checkpoint: Path) -> Path | None:
 def convert_disk_errors(out: Path) -> Iterator[None]:
     """Convert errors of safetensors and torch.save over a full disk or a quota into RunError.
 
-    These errors have no errno. All other errors are raised unchanged. ``out``: the run directory.
+    These errors have no errno, so the free space decides, too. All other errors are raised
+    unchanged. ``out``: the run directory.
     """
     try:
         yield
@@ -191,7 +196,8 @@ def complete_run(
 ) -> Manifest:
     """Move the finished model in ``built`` into ``out``, then write and return its manifest.
 
-    The manifest gets the files, ``counts`` and ``provenance``, and is complete.
+    The manifest gets the files, ``counts`` and ``provenance``, and is complete. ``built`` is
+    removed.
     """
     files = tuple(describe_file(out, path) for path in move_into_place(built, out))
     changes = {"files": files, "counts": counts, "provenance": provenance, "complete": True}
@@ -201,8 +207,9 @@ def complete_run(
 
 
 def move_into_place(built: Path, out: Path) -> list[str]:
-    """Move every file of the finished model into ``out``; return their paths inside it, sorted.
+    """Move every file of the finished model into ``out``, and remove ``built``.
 
+    Returns the files' paths inside ``out``, sorted.
     A kill in between leaves files that the manifest does not name yet; the next run moves the same
     bytes again.
     """

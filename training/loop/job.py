@@ -123,7 +123,8 @@ class TrainingJob:
 def prepare(path: Path, out: Path | None, limit: int | None, settings: list[str]) -> TrainingJob:
     """Read and check everything that a run needs, the cheap things first; write no file of a run.
 
-    Downloads what is on the Hub. With several processes it joins their group.
+    Downloads what is on the Hub. With several processes it joins their group. It silences warnings
+    and progress bars of the libraries for the whole process.
 
     Args:
         path: the recipe file.
@@ -186,7 +187,7 @@ def prepare(path: Path, out: Path | None, limit: int | None, settings: list[str]
         [(name_origin(item.spec.repo_id, item.spec.path), item.license or "") for item in sets],
     )
 
-    # What chooses the checkpoint, and the trainer's arguments.
+    # The validation data that choose the checkpoint, and the trainer's arguments.
     evaluation_batch_size = values.get("per_device_eval_batch_size", 64)
     evaluator = build_validation_evaluator(recipe.validation, sets, evaluation_batch_size)
     if recipe.merge == "auto" and evaluator is None:
@@ -208,9 +209,10 @@ def prepare(path: Path, out: Path | None, limit: int | None, settings: list[str]
 
 
 def require_taught_pairs(datasets: Sequence[TrainingData], where: str) -> None:
-    """Raise InputError when the pairs that a teacher scores are missing, with their command.
+    """Raise InputError when a file of pairs that a teacher scores is missing.
 
-    ``where``: the recipe's section that the error names.
+    The error names the command that makes the file. ``where``: the recipe's ``datasets``, as the
+    error names them.
     """
     for index, data in enumerate(datasets):
         if data.teacher is None or data.path is None or Path(data.path).exists():
@@ -275,7 +277,8 @@ def _check_range(name: str, value: float, where: str) -> None:
     """Raise InputError naming ``where`` for a number outside the range of the argument ``name``."""
     if math.isnan(value):
         raise InputError(where, "is nan", allowed="a number")
-    if name in TABLES["above_zero"] and (name, value) != ("max_steps", -1):  # -1: by epochs
+    is_by_epochs = name == "max_steps" and value == -1  # the trainer's default
+    if name in TABLES["above_zero"] and not is_by_epochs:
         require_positive(value, where)
     if name in TABLES["from_zero"]:
         require_positive(value, where, may_be_zero=True, may_be_infinite=True)
@@ -298,7 +301,7 @@ def parse_arguments(texts: dict[str, str], where: str) -> dict[str, Any]:
 def check_arguments(
     values: dict[str, Any], datasets: Sequence[TrainingData], has_schedule: bool, where: str
 ) -> None:
-    """Check that typed trainer arguments fit one another, the datasets and this machine.
+    """Check that typed trainer arguments fit the recipe's schedule and datasets, and this machine.
 
     Args:
         values: name → value.
@@ -318,7 +321,7 @@ def check_arguments(
                 f"{where}.{name}", "is set by slanted_triangular", hint="remove one of the two"
             )
     for spec in datasets:
-        _check_unindexed(spec, values, where)
+        _check_dataset_arguments(spec, values, where)
         if LOSSES[spec.loss].in_batch and values.get("gradient_accumulation_steps", 1) > 1:
             raise InputError(
                 f"{where}.gradient_accumulation_steps",
@@ -329,10 +332,11 @@ def check_arguments(
             )
 
 
-def _check_unindexed(spec: TrainingData, values: dict[str, Any], where: str) -> None:
-    """Raise InputError for arguments that need rows by index, with a stream or documents.
+def _check_dataset_arguments(spec: TrainingData, values: dict[str, Any], where: str) -> None:
+    """Raise InputError for a stream without ``max_steps``, and for a ``batch_sampler`` of rows that
+    have no fixed texts: those of a stream, and documents, whose spans are cut when they are read.
 
-    A stream has no number of rows; the rows of documents are cut when they are read.
+    ``values``: the typed trainer arguments. ``where``: the recipe's section that the error names.
     """
     if spec.streaming and values.get("max_steps", -1) <= 0:
         raise InputError(
@@ -377,7 +381,7 @@ def split_batch(batch_size: int, processes: int, accumulated: int, where: str) -
     """Return the number of rows that one process takes in one backward pass.
 
     Args:
-        batch_size: rows of an optimiser step, over all processes.
+        batch_size: rows of an optimiser step, over all processes and backward passes.
         processes: the number of processes.
         accumulated: backward passes of a step in each process.
         where: the recipe's key that errors name.
@@ -399,7 +403,7 @@ def split_batch(batch_size: int, processes: int, accumulated: int, where: str) -
 
 
 def check_sets(sets: list[TrainingSet], batch_size: int, drop_last: bool) -> None:
-    """Check each loaded dataset against its loss and the batch.
+    """Check the licence of each loaded dataset, and its rows against its loss and the batch.
 
     Raises InputError for data without a licence, for one distinct row under an in-batch loss, and,
     with ``drop_last``, for a dataset smaller than ``batch_size``: it would have no batch.
@@ -513,7 +517,7 @@ def _make_arguments(values: dict[str, Any], where: str) -> SentenceTransformerTr
     try:
         arguments = SentenceTransformerTrainingArguments(**accepted)
     except (ValueError, ImportError, OSError) as error:
-        # a long line: it may list the allowed values
+        # the trainer's line may list all allowed values, so more of it is kept than of others
         raise InputError(where, get_first_line(error, longest=1_000)) from error
     if arguments.world_size != processes:
         raise InputError(
@@ -561,7 +565,7 @@ def describe_arguments(
 
 
 def _get_plain(value: Any) -> Any:
-    """Return the value of an enum's member, and any other object unchanged."""
+    """Return the value of a member of an enum, and any other object unchanged."""
     return getattr(value, "value", value)
 
 

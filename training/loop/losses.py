@@ -3,9 +3,10 @@
 DeCLUTR (Giorgi et al. 2021, sections 3.1 and 3.3) is NT-Xent over spans and masked language
 modelling.
 
-In-batch losses compare every two rows; upstream's compare those of one process. Here every process
-computes the loss of the whole batch. Gradients of gathered embeddings are summed over processes,
-and the trainer averages those of the weights: the gradient of one process on the batch.
+In-batch losses compare every two rows of a batch; upstream's compare the rows of one process. Here
+every process computes the loss of the whole batch. Gradients of gathered embeddings are summed over
+processes, and the trainer averages the gradients of the weights. The result is the gradient that
+one process would compute on the whole batch.
 """
 
 from typing import Any
@@ -37,7 +38,7 @@ def build_loss(
     processes: int = 1,
     guide: SentenceTransformer | None = None,
 ) -> nn.Module:
-    """Build a loss around ``encoder``; its own parameters are drawn from torch's generator.
+    """Build a loss around ``encoder``; the loss's own parameters are drawn from torch's generator.
 
     Args:
         name: one of ``LOSSES``.
@@ -93,7 +94,7 @@ class MaskedLanguageHead(nn.Module):
     """The head of any masked language model: hidden states (M, H) → logits (M, V)."""
 
     def __init__(self, model: PreTrainedModel):
-        """Take the head of ``model``, whose encoder layers are removed in place."""
+        """Take the head of ``model``, and remove the layers below it from ``model`` itself."""
         super().__init__()
         setattr(model, model.base_model_prefix, _UnchangedStates())
         self.model = model
@@ -121,7 +122,8 @@ class MaskedLanguageHead(nn.Module):
 def load_head(base: Base) -> MaskedLanguageHead:
     """Load the masked language head of the base's own checkpoint, in float32.
 
-    Raises InputError when the checkpoint has none: training a random head would damage the encoder.
+    Raises InputError when the checkpoint cannot be loaded as a masked language model, or lacks
+    weights of the head: training a random head would damage the encoder.
     """
     where = f"base: {base.folder}"
     allowed = "a base published with its masked language head, such as distilroberta-base"
@@ -129,6 +131,7 @@ def load_head(base: Base) -> MaskedLanguageHead:
         model, loading = AutoModelForMaskedLM.from_pretrained(
             str(base.folder), dtype=torch.float32, output_loading_info=True, **NO_PICKLES
         )
+    # Missing layers below the head do no harm: ``MaskedLanguageHead`` removes them.
     prefix = f"{model.base_model_prefix}."
     missing = [name for name in loading["missing_keys"] if not name.startswith(prefix)]
     if missing:
@@ -154,6 +157,8 @@ class DeclutrLoss(nn.Module):
     With ``gather_across_devices`` the points of all processes are each other's negatives and all
     masked tokens weigh the same. The trainer's mean of gradients (the head's, too) is then that of
     one process on the joined batch. Processes need equally many documents.
+
+    Raises InputError for an encoder without transformer layers or without a mask token.
     """
 
     def __init__(
@@ -195,11 +200,13 @@ class DeclutrLoss(nn.Module):
         """Return part → loss for anchors (N, A, tokens) and positives (N, A * P, tokens).
 
         N documents with A anchors each, P positives for each anchor; the anchors are masked here.
+        ``features``: anchors, positives. ``labels``: upstream's argument; spans have none.
         """
-        # Spans of all documents in one dimension.
-        anchors, positives = (
-            {name: value.flatten(0, 1) for name, value in spans.items()} for spans in features
-        )
+        # The first dimension becomes all spans: N * A anchors, N * A * P positives.
+        flat_features = []
+        for spans in features:
+            flat_features.append({name: value.flatten(0, 1) for name, value in spans.items()})
+        anchors, positives = flat_features
         ids, targets = self.mask_tokens(anchors["input_ids"], anchors["attention_mask"])
         return self.compute_parts({**anchors, "input_ids": ids}, targets, positives)
 
@@ -207,8 +214,8 @@ class DeclutrLoss(nn.Module):
         """Choose ids (B, tokens) to predict; return the ids with masks, and the targets.
 
         Of the chosen ids 80 % become the mask, 10 % a random id, 10 % stay (Devlin et al. 2019).
-        Padding and special tokens are never chosen. All other targets are ``NOT_MASKED``. It is
-        done on the CPU, whose generator's state a checkpoint holds.
+        Padding and special tokens are never chosen. The target of an id that is not chosen is
+        ``NOT_MASKED``. The draw is on the CPU, because a checkpoint holds its generator's state.
         """
         cpu_ids = ids.cpu()
         is_special = torch.isin(cpu_ids, torch.tensor(self.masker.tokenizer.all_special_ids))
@@ -274,8 +281,8 @@ class CorrelationLoss(nn.Module):
     """1 - Pearson's correlation of a batch's cosines and scores.
 
     The scores are a teacher's cosines. Their scale and zero do not matter, as the encoder keeps its
-    own. A batch whose scores or cosines are all equal has the loss 1. Dropout is off: it would only
-    be noise in the cosines.
+    own. A batch whose scores or cosines are all equal has the loss 1. Dropout is off, because it
+    would only add noise to the cosines.
     """
 
     def __init__(self, encoder: SentenceTransformer):
@@ -285,7 +292,7 @@ class CorrelationLoss(nn.Module):
     def forward(self, features: list[dict[str, Tensor]], labels: Tensor) -> Tensor:
         """Return the loss of pairs, two columns of (B, tokens), with scores ``labels`` (B,)."""
         was_training = self.model.training
-        self.model.eval()
+        self.model.eval()  # no dropout, yet with gradients
         embeddings = [self.model(column)["sentence_embedding"] for column in features]
         self.model.train(was_training)
         return self.compute_loss_from_embeddings(embeddings, labels)

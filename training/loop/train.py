@@ -80,8 +80,8 @@ COUNTED_ROWS = 20_000  # first rows of a dataset in which long texts are counted
 PILOT_SECONDS = 6.0  # a pilot with enough steps stops after this time
 LOG_LINE_FORMAT = "{desc}: step {n_fmt} of {total_fmt}, {remaining} left{postfix}"
 MERGE_SHARES = (0.25, 0.5, 0.75, 1.0)  # of the trained weights, which ``merge: auto`` chooses among
-# keys of the trainer's log entries that are not parts of a loss
-NO_LOSS_PARTS = frozenset(
+# keys of the trainer's log entries with a loss that are not parts of that loss
+OTHER_LOG_KEYS = frozenset(
     [
         "loss",
         "grad_norm",
@@ -100,19 +100,22 @@ def run_training(job: TrainingJob, command: str) -> Manifest:
 
     Returns the manifest, which is complete on the main process; on other processes it is that of
     the start. A finished run is not trained again. ``command``: the command line that the manifest
-    records. Raises InputError when the run directory holds another run, RunError when training or
-    the disk fails.
+    records. Raises InputError when the run directory holds another run, or encoder and data cannot
+    be trained together; RunError when another process holds the run, or training or disk fails.
     """
     if job.recipe.threads is not None:
         torch.set_num_threads(job.recipe.threads)
     with lock_run(job.out) if is_main() else nullcontext():
+        # Start or resume the run, unless it is finished.
         manifest = run_on_main(job.begin)
         if manifest.complete:
             if is_main():
                 # A process that was killed at the very end leaves its checkpoints.
                 shutil.rmtree(job.checkpoints, ignore_errors=True)
-                logger.info(f"{job.out}: already made; nothing to do")
+                logger.info(f"{job.out}: already finished; nothing to do")
             return manifest
+
+        # Train; a baseline is only written.
         started = time.monotonic()
         with convert_disk_errors(job.out), convert_memory_errors():
             if job.recipe.is_baseline:
@@ -129,7 +132,7 @@ def run_training(job: TrainingJob, command: str) -> Manifest:
 
 @contextmanager
 def convert_memory_errors() -> Iterator[None]:
-    """Convert torch's error over a full GPU memory into RunError."""
+    """Convert torch's out-of-memory error of a GPU into RunError."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -144,12 +147,14 @@ def convert_memory_errors() -> Iterator[None]:
 def build_untrained_encoder(job: TrainingJob) -> SentenceTransformer:
     """Build the recipe's encoder as it is before training.
 
-    Random weights, e.g. of an adapter, come from the recipe's seed, which is set for all
-    generators. Raises InputError for an encoder that cannot be trained.
+    Sets the seed of Python, numpy and torch to the recipe's: random weights, e.g. of an adapter,
+    depend on it. Raises InputError for a base that cannot be loaded as the recipe says or, except
+    for a baseline, cannot be trained.
     """
     transformers.set_seed(job.recipe.seed)
     spec = job.recipe.base
     encoder = build_encoder(spec, job.base, job.recipe.lora)
+    # Only a finished encoder has modules that the recipe did not choose.
     if not job.recipe.is_baseline and spec.modules == "sentence-transformer":
         require_trainable(encoder, f"base: {spec.repo_id or spec.path}")
     return encoder
@@ -158,18 +163,19 @@ def build_untrained_encoder(job: TrainingJob) -> SentenceTransformer:
 def train(job: TrainingJob, fingerprint: str) -> EncoderTrainer:
     """Train the encoder, or resume from the newest usable checkpoint; return the trainer.
 
-    The trainer's model has the weights of the best checkpoint, or of the last step. The main
-    process writes the untrained encoder beside the run directory. Raises RunError when training
+    The trainer's model has the weights of the best checkpoint; without validation data, those of
+    the last step. The main process writes the untrained encoder beside the run directory. Raises
+    InputError as ``build_untrained_encoder`` and ``make_trainer`` do, RunError when training
     diverges.
     """
-    # The untrained encoder.
+    # Build the untrained encoder.
     encoder = build_untrained_encoder(job)
     if is_main():
         save_release(encoder, job.get_path("base"), job.recipe.base, job.base, job.recipe.lora)
         _warn_without_dropout(job, encoder)
         _warn_of_cut_texts(job, encoder)
 
-    # The training, from the step of the checkpoint on.
+    # Train from the step of the newest usable checkpoint on.
     checkpoint = run_on_main(lambda: find_newest_usable(job.checkpoints, fingerprint))
     first_step = get_step(checkpoint) if checkpoint else 0
     with convert_stream_errors(job.sets[0].spec):  # a stream is trained on alone
@@ -184,6 +190,9 @@ def train(job: TrainingJob, fingerprint: str) -> EncoderTrainer:
                 logger.warning(f"{change}: the same batches, other dropout")
         started = time.monotonic()
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        # Upstream forgets the best checkpoint of a run that was moved and has no more steps.
+        if trainer.state.best_model_checkpoint is None:
+            trainer._load_best_model()
         trainer.seconds = time.monotonic() - started
     return trainer
 
@@ -202,17 +211,20 @@ def _warn_without_dropout(job: TrainingJob, encoder: SentenceTransformer) -> Non
 
 
 def _warn_of_cut_texts(job: TrainingJob, encoder: SentenceTransformer) -> None:
-    """Log how many texts of the first ``COUNTED_ROWS`` rows are longer than the encoder reads.
+    """Log how many texts are longer than the encoder reads, for each dataset.
 
-    Documents, which are cut into spans, and streams are left out.
+    The distinct texts of its first ``COUNTED_ROWS`` rows are counted. Documents, which are cut into
+    spans, and streams are left out.
     """
     for item in job.sets:
         example_type = EXAMPLE_TYPES[item.spec.example_type]
         if example_type == DOCUMENTS or isinstance(item.train, IterableDataset):
             continue
         rows = item.train.select(range(min(len(item.train), COUNTED_ROWS)))
-        texts = dict.fromkeys(text for column in example_type.text_columns for text in rows[column])
-        warn_of_cut_texts(encoder, list(texts), item.name, "texts")
+        distinct_texts: set[str] = set()
+        for column in example_type.text_columns:
+            distinct_texts.update(rows[column])
+        warn_of_cut_texts(encoder, sorted(distinct_texts), item.name, "texts")
 
 
 def make_trainer(
@@ -222,7 +234,7 @@ def make_trainer(
 
     Args:
         job: the training job.
-        encoder: the encoder to train, untrained.
+        encoder: the encoder to train; the trainer loads the weights of a checkpoint into it later.
         fingerprint: the run's fingerprint, which checkpoints are marked with.
         first_step: the step of the checkpoint that the run resumes from; 0: a new run.
 
@@ -240,7 +252,7 @@ def make_trainer(
         token_dropout = None
         prompt = get_default_prompt(encoder)
         if recipe.token_dropout:
-            # A static encoder's texts are never padded, and its tokenizer has no such id.
+            # A static encoder's tokenizer has no padding id, and its texts are never padded.
             pad = getattr(encoder.tokenizer, "pad_token_id", None) or 0
             preprocess = partial(encoder.preprocess, prompt=prompt)
             token_dropout = TokenDropout(preprocess, recipe.token_dropout, recipe.seed, pad)
@@ -302,7 +314,10 @@ def _cut_documents(job: TrainingJob, encoder: SentenceTransformer) -> SpanRows |
 
 
 def _read_streams_endlessly(item: TrainingSet) -> TrainingSet:
-    """Return a stream that begins again at its end; any other dataset as it is."""
+    """Return a dataset whose stream begins again at its end; one without a stream as it is.
+
+    Rows of a stream that are passed over are not counted.
+    """
     if not isinstance(item.train, IterableDataset):
         return item
     return replace(item, train=read_endlessly(item.train, item.name), passed_over=None)
@@ -335,7 +350,7 @@ def verify_encoder(trainer: EncoderTrainer, job: TrainingJob) -> None:
     if not torch.isfinite(embeddings).all():
         raise RunError("training", "the embeddings are not finite", hint=DIVERGED_HINT)
 
-    # The validation score, measured again.
+    # Measure the validation score again. Processes that do not evaluate have nothing to compare.
     best_score = trainer.state.best_metric
     if job.evaluator is None or best_score is None:
         return
@@ -354,7 +369,10 @@ def verify_encoder(trainer: EncoderTrainer, job: TrainingJob) -> None:
 
 
 def finish_baseline(job: TrainingJob, manifest: Manifest, command: str) -> Manifest:
-    """Write the untrained encoder and the complete manifest into the run directory."""
+    """Write the untrained encoder into the run directory; write and return the manifest.
+
+    The manifest is complete. ``command``: the command line that it records.
+    """
     encoder = build_untrained_encoder(job)
     built = job.get_path("building")
     save_encoder(encoder, built)
@@ -368,9 +386,10 @@ def finish_baseline(job: TrainingJob, manifest: Manifest, command: str) -> Manif
 def finish_training(
     job: TrainingJob, manifest: Manifest, trainer: EncoderTrainer, command: str
 ) -> Manifest:
-    """Write the trained encoder, merged as the recipe says, and the complete manifest.
+    """Write the trained encoder, merged as the recipe says; write and return the manifest.
 
-    Removes the checkpoints.
+    The manifest is complete. ``command``: the command line that it records. Removes the
+    checkpoints.
     """
     # The model, in a folder of its own until it is complete.
     encoder = trainer.model
@@ -400,7 +419,7 @@ def finish_training(
 
 
 def count_parameters(encoder: SentenceTransformer) -> int:
-    """Count the encoder's parameters, with those that a base in 4 bits packs by two."""
+    """Count the encoder's parameters; two 4-bit parameters in one byte count as two."""
     count = sum(parameter.numel() for parameter in encoder.parameters())
     model = encoder.transformers_model
     if model is not None:
@@ -418,9 +437,10 @@ def _complete(
     training: dict[str, Any] | None,
     command: str,
 ) -> Manifest:
-    """Move the model in ``built`` into the run directory, and write the complete manifest.
+    """Move the model in ``built`` into the run directory; write and return the complete manifest.
 
-    ``training``: the manifest's facts of the training; None: a baseline. Removes the checkpoints.
+    ``training``: the manifest's facts of the training; None: a baseline. ``command``: the command
+    line that the manifest records. Removes the checkpoints.
     """
     provenance: dict[str, Any] = {
         "datasets": [item.describe() for item in job.sets],
@@ -442,8 +462,8 @@ def merge_with_base(job: TrainingJob, built: Path, device: str) -> dict[str, Any
 
     Mean = share * trained + (1 - share) * untrained (LM-Cocktail, WiSE-FT). With ``merge: auto``
     the share is the best on validation, the smallest of equal ones. Returns ``share`` and, for
-    auto, ``validation_scores`` (share → score). A killed call is repeated with weights that the
-    trainer writes again.
+    auto, ``validation_scores`` (share → score). After a kill, the next call finds unmerged weights,
+    because the trainer writes ``built`` again.
     """
     untrained_folder = job.get_path("base")
     trained = {path: load_file(path) for path in sorted(built.rglob("*.safetensors"))}
@@ -463,13 +483,13 @@ def merge_with_base(job: TrainingJob, built: Path, device: str) -> dict[str, Any
             with write_atomically(path) as temporary:
                 save_file(merged, temporary, metadata)
 
-    # A share of the recipe.
+    # The recipe's share; ``or 1`` is for the type alone, a recipe without ``merge`` is not merged.
     if job.recipe.merge != "auto":
         share = float(job.recipe.merge or 1)
         write_merged(share)
         return {"share": share}
 
-    # The best share on validation; max takes the first of equal scores.
+    # The best share on validation; ``max`` takes the first of equal scores, so the smallest share.
     assert job.evaluator is not None
     scores: dict[str, float] = {}
     for share in MERGE_SHARES:
@@ -484,7 +504,7 @@ def merge_with_base(job: TrainingJob, built: Path, device: str) -> dict[str, Any
 
 
 def describe_training(job: TrainingJob, trainer: EncoderTrainer) -> dict[str, Any]:
-    """Return steps, chosen checkpoint, curves and arguments, for the manifest.
+    """Return what the manifest records of the training: steps, checkpoint, curves, arguments.
 
     A curve is [[step, value]], steps ascending; ``loss_parts``: name → curve, only for losses of
     several parts.
@@ -496,12 +516,12 @@ def describe_training(job: TrainingJob, trainer: EncoderTrainer) -> dict[str, An
         entries = [entry for entry in state.log_history if name in entry]
         return [[entry["step"], round(entry[name], 6)] for entry in entries]
 
-    # The names of the loss's parts, in the order of the log.
+    # The names of the loss's parts, in the order of the log: a dict is an ordered set here.
     logged: dict[str, None] = {}
     for entry in state.log_history:
         if "loss" in entry:
             logged |= dict.fromkeys(entry)
-    parts = [name for name in logged if name not in NO_LOSS_PARTS]
+    parts = [name for name in logged if name not in OTHER_LOG_KEYS]
     return {
         "steps": state.global_step,
         "epochs": round(state.epoch or 0, 4),
@@ -520,10 +540,11 @@ def describe_training(job: TrainingJob, trainer: EncoderTrainer) -> dict[str, An
 
 
 def write_timing(job: TrainingJob, seconds: float, trainer: EncoderTrainer) -> None:
-    """Write OUT.timing.json: seconds, throughput and peak memory of this process.
+    """Write OUT.timing.json, which is not published: seconds, throughput and peak memory.
 
-    It is not published. ``seconds``: the whole run of this process. ``samples_per_second``: rows of
-    the steps since the run was resumed, by seconds of training with evaluations and checkpoints.
+    ``seconds``: from building the encoder to the finished run, in this process. The key
+    ``samples_per_second`` has the rows of all processes since the run was resumed, divided by the
+    seconds of training, evaluations and checkpoints included.
     """
     rows = (trainer.state.global_step - trainer.first_step) * job.recipe.batch_size
     timing: dict[str, Any] = {
@@ -540,7 +561,11 @@ def write_timing(job: TrainingJob, seconds: float, trainer: EncoderTrainer) -> N
 
 
 class ProgressReporter(TrainerCallback):
-    """Callback that shows progress on stderr; ``metric`` names the validation score."""
+    """Callback that shows progress on stderr.
+
+    ``metric``: the name of the validation score; "" without validation data. ``shown``: the numbers
+    beside the bar, name → text.
+    """
 
     def __init__(self, metric: str):
         self.metric = metric
@@ -557,13 +582,13 @@ class ProgressReporter(TrainerCallback):
         )
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Advance to the state's step."""
+        """Advance the bar to the trainer's step."""
         self.bar.update(state.global_step - self.bar.n)
 
     def on_log(
         self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any
     ) -> None:
-        """Show the newest numbers, and the best validation score with its step."""
+        """Show the newest loss, learning rate and validation score, and the best with its step."""
         logs = logs or {}
         if "loss" in logs:
             self.shown["loss"] = f"{logs['loss']:.4f}"
@@ -584,8 +609,8 @@ class ProgressReporter(TrainerCallback):
 class StepTimer(TrainerCallback):
     """Callback of a pilot: times each optimiser step, shows progress and ends the training early.
 
-    The training ends after the first step that ``fewest_steps`` and ``PILOT_SECONDS`` allow.
-    ``seconds``: one value for each step, reading the batch included.
+    The training ends once at least ``fewest_steps`` steps have taken more than ``PILOT_SECONDS``
+    together. ``seconds``: one value for each step, reading the batch included.
     """
 
     def __init__(self, fewest_steps: int):

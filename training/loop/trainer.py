@@ -57,7 +57,8 @@ DIVERGED_HINT = (
     "this run's directory and checkpoints are of no use"
 )
 IDS_SUFFIX = "_input_ids"  # of a collator's keys: COLUMN_input_ids
-# texts that share neither their first nor their last token
+# texts that share neither their first nor their last token, so that common tokens of their ids are
+# special tokens or the prompt's
 PROBES = ("Dogs", "A man is playing a flute", "3.5 apples", "we, too")
 
 
@@ -93,10 +94,10 @@ class SharedBatches(BatchSampler):
         self.batch_sampler.set_epoch(epoch)
 
     def collect_seen(self, steps: int, row_count: int) -> set[int]:
-        """Return the numbers of the rows in the first ``steps`` batches of all processes.
+        """Return the numbers of the rows in the first ``steps`` batches, those of all processes.
 
         It draws the batches again, epoch by epoch, and stops when all ``row_count`` rows were seen.
-        The epoch that was set is lost.
+        It leaves another epoch set than before, so call it after the training.
         """
         numbers: set[int] = set()
         remaining = steps
@@ -120,19 +121,27 @@ def compute_slanted_triangle(
     It rises from 1 / ``ratio`` to 1 at step cut = floor(steps * cut_fraction), then falls to
     1 / ``ratio`` (Howard and Ruder 2018, equation 3). Their fall has the length
     cut * (1 / cut_fraction - 1), and passes zero when steps * cut_fraction is not an integer. Here
-    the fall has steps - cut steps. A cut of 0 (few steps) leaves only the fall.
+    the fall has steps - cut steps, and the rate stays at its end after ``steps``. A cut of 0 (few
+    steps) leaves only the fall.
     """
     cut = math.floor(steps * cut_fraction)
+    # The height is 0 at the rate's ends and 1 at its peak.
     height = step / cut if step < cut else max(0.0, 1 - (step - cut) / (steps - cut))
     return (1 + height * (ratio - 1)) / ratio
 
 
 class TokenDropout:
-    """Leave each token of a batch's texts out with probability ``rate``, but never all of a text's.
+    """Leave out each token of a batch's texts with probability ``rate``, but never a whole text.
 
     Special tokens and the prompt are never left out. The draw is a function of ``seed`` and the
     whole batch: a resumed run draws as an uninterrupted one. Columns are drawn in turn, so those
     with the same text differ.
+
+    Args:
+        preprocess: texts → features with ``input_ids``; called once, with ``PROBES``.
+        rate: the probability, 0 to 1.
+        seed: the run's seed.
+        pad: the id that fills a shortened text up.
     """
 
     def __init__(
@@ -151,7 +160,7 @@ class TokenDropout:
         self.suffix_length = _count_common_start([ids[::-1] for ids in probe_ids])
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Return a copy of a collator's batch with fewer tokens.
+        """Return a copy of a collator's batch with fewer tokens; its tensors are on the CPU.
 
         A batch has ``COLUMN_input_ids`` of each column: (texts, tokens) with
         ``COLUMN_attention_mask``, or (tokens,) of all texts with ``COLUMN_offsets``.
@@ -184,7 +193,9 @@ class TokenDropout:
         offsets = batch[f"{column}_offsets"]
         lengths = torch.diff(offsets, append=torch.tensor([len(ids)]))
         keep = self._draw_mask(lengths, generator)
-        new_lengths = torch.zeros_like(lengths).index_add_(0, _number_tokens(lengths), keep.long())
+        new_lengths = torch.zeros_like(lengths).index_add_(
+            0, _get_text_numbers(lengths), keep.long()
+        )
         batch[column + IDS_SUFFIX] = ids[keep]
         batch[f"{column}_offsets"] = new_lengths.cumsum(0) - new_lengths
 
@@ -217,7 +228,7 @@ class TokenDropout:
         Prefix and suffix of a text stay. Of its other tokens, the one with the highest draw stays.
         """
         # The position of each token in its text.
-        texts = _number_tokens(lengths)
+        texts = _get_text_numbers(lengths)
         starts = lengths.cumsum(0) - lengths
         positions = torch.arange(len(texts)) - starts[texts]
         is_fixed = positions < self.prefix_length
@@ -229,8 +240,11 @@ class TokenDropout:
         return is_fixed | (draws >= self.rate) | (draws == highest[texts])
 
 
-def _number_tokens(lengths: torch.Tensor) -> torch.Tensor:
-    """Return (tokens,): for each token of texts with ``lengths`` (texts,), its text's number."""
+def _get_text_numbers(lengths: torch.Tensor) -> torch.Tensor:
+    """Return the number of each token's text, (tokens,), for texts of ``lengths`` (texts,).
+
+    Lengths 2 and 3 give 0, 0, 1, 1, 1.
+    """
     return torch.repeat_interleave(torch.arange(len(lengths)), lengths)
 
 
@@ -309,7 +323,8 @@ class EncoderTrainer(SentenceTransformerTrainer):
 
         Raises InputError when ``dataloader_drop_last`` drops every batch.
         """
-        # ``SharedBatches`` divides the batches; a stream has none, so accelerate divides them.
+        # ``SharedBatches`` divides the batches of indexed rows. A stream has no batch sampler, so
+        # accelerate divides its batches.
         size = self.args.per_device_train_batch_size * get_process_count()
         process_count = get_process_count()
         process_index = get_process_index()
@@ -352,7 +367,7 @@ class EncoderTrainer(SentenceTransformerTrainer):
         sizes = [len(rows) for rows in self.train_dataset.values()]
         all_numbers = self.batches.collect_seen(self.state.global_step, sum(sizes))
 
-        # Row numbers run through all datasets; ``first`` is a dataset's first.
+        # Row numbers run through all datasets; ``first`` is the number of a dataset's first row.
         first = 0
         count = 0
         for rows in self.train_dataset.values():
@@ -384,8 +399,11 @@ class EncoderTrainer(SentenceTransformerTrainer):
         return self.accelerator.clip_grad_norm_(parameters, self.args.max_grad_norm)
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
-        """Return the norm of the gradient; average the losses' gradients unless clipping did."""
-        if grad_norm is None:  # nothing was clipped
+        """Return the norm of the gradient; average the losses' gradients unless clipping did.
+
+        ``grad_norm``: the norm that the clipping returned; None: nothing was clipped.
+        """
+        if grad_norm is None:
             self._average_loss_gradients()
         return super()._get_grad_norm(model, grad_norm)
 
@@ -434,18 +452,25 @@ class EncoderTrainer(SentenceTransformerTrainer):
         wait_for_all()
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        """Load the trained parameters of encoder and losses from a checkpoint."""
+        """Load the trained parameters of encoder and losses from a checkpoint.
+
+        ``model`` is upstream's argument. Raises RunError when the checkpoint has other parameters.
+        """
         load_weights(Path(resume_from_checkpoint), self.encoder_parameters, ENCODER_FILE)
         load_weights(Path(resume_from_checkpoint), self.loss_parameters, LOSS_FILE)
 
     def _load_best_model(self) -> None:
-        """Load the best checkpoint, if there is one; upstream only warns when this fails."""
-        if self.state.best_model_checkpoint is not None:
-            self._load_from_checkpoint(self.state.best_model_checkpoint)
+        """Load the best checkpoint, if there is one; upstream only warns when this fails.
+
+        It lies beside the others, also when the run was moved since it was written.
+        """
+        if self.state.best_global_step:
+            best = Path(str(self.args.output_dir)) / f"checkpoint-{self.state.best_global_step}"
+            self._load_from_checkpoint(str(best))
 
 
 def require_finite(parameters: list[nn.Parameter], where: str) -> None:
-    """Raise RunError when a weight is NaN or infinite."""
+    """Raise RunError naming ``where`` when a weight is NaN or infinite."""
     if not all(bool(torch.isfinite(parameter).all()) for parameter in parameters):
         raise RunError(where, "the weights are no longer finite", hint=DIVERGED_HINT)
 
@@ -453,9 +478,10 @@ def require_finite(parameters: list[nn.Parameter], where: str) -> None:
 class CheckpointCallback(TrainerCallback):
     """Callback that marks complete checkpoints, removes old ones, and evaluates the last step.
 
-    All but the newest ``keep`` checkpoints and their best ones are removed; None keeps all. It logs
-    at every checkpoint: a resumed run loses the loss summed up since the last log, so without that
-    its curves would differ from those of an uninterrupted run.
+    All but the newest ``keep`` checkpoints, and the best ones that these name, are removed; None
+    keeps all. ``fingerprint``: the run's, which marks a checkpoint. It logs at every checkpoint: a
+    resumed run loses the loss summed up since the last log, so without that its curves would differ
+    from those of an uninterrupted run.
     """
 
     def __init__(self, fingerprint: str, keep: int | None):
@@ -468,7 +494,7 @@ class CheckpointCallback(TrainerCallback):
         """Evaluate the last step, which upstream only saves; log evaluations and checkpoints."""
         if state.global_step >= state.max_steps and args.eval_strategy == IntervalStrategy.STEPS:
             control.should_evaluate = True
-        self.on_epoch_end(args, state, control)
+        self.on_epoch_end(args, state, control)  # the same rule for logs
 
     def on_epoch_end(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -479,7 +505,7 @@ class CheckpointCallback(TrainerCallback):
     def on_evaluate(
         self, args: Any, state: TrainerState, control: Any, metrics: Any = None, **kwargs: Any
     ) -> None:
-        """Raise RunError for a NaN as validation score: each checkpoint would be the best."""
+        """Raise RunError for a NaN as validation score: it cannot choose a checkpoint."""
         score = (metrics or {}).get("eval_sequential_score")
         if score is not None and math.isnan(score):
             where = f"training, step {state.global_step}"

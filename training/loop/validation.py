@@ -4,8 +4,8 @@ validation splits.
 Pairs are scored by Spearman's correlation of the cosine with their scores, triplets by the share
 whose positive is nearer (cosine) than the negative. Scores of different kinds are never averaged:
 where there are pairs, they alone decide, since similarity of meaning is what the encoders are
-evaluated on. Several sets of a kind count equally. Never an evaluation set: what is reported on
-test data may not choose the model.
+evaluated on. Several sets of a kind count equally. Data that scores are reported on never choose
+the model.
 """
 
 import math
@@ -71,15 +71,14 @@ class ValidationEvaluator(SequentialEvaluator):
 def build_validation_evaluator(
     specs: Sequence[ValidationData], sets: Sequence[TrainingSet], batch_size: int
 ) -> ValidationEvaluator | None:
-    """Build the evaluator of a recipe; None without validation data and datasets' own splits.
+    """Build the evaluator of a recipe; None when neither recipe nor datasets have validation data.
 
     Args:
         specs: the recipe's ``validation``.
         sets: the training datasets, whose validation splits are used where ``specs`` is empty.
         batch_size: texts that are embedded together.
 
-    Raises InputError for data that cannot tell checkpoints apart, RunError when the Hub cannot be
-    read.
+    Raises InputError and RunError as ``read_pairs`` does.
     """
     options: Any = {"similarity_fn_names": ["cosine"], "write_csv": False, "batch_size": batch_size}
     inputs: dict[str, str] = {}
@@ -145,8 +144,9 @@ def _describe_split(item: TrainingSet, rows: Any) -> dict[str, Any]:
 def read_pairs(spec: ValidationData, key: str) -> ValidationPairs:
     """Read the scored pairs of one entry of the recipe, from a file or the Hub.
 
-    ``key``: the entry's key in the recipe, which errors name. Raises InputError unless there are
-    pairs with differing scores, RunError when the Hub cannot be read.
+    ``key``: the entry's key in the recipe, which errors name. Raises InputError for data that
+    cannot be read, for an empty sentence, for a score that is not a number and for equal scores;
+    RunError when the Hub cannot be read.
     """
     if spec.path is not None:
         return _read_file(Path(spec.path), key)
@@ -156,7 +156,7 @@ def read_pairs(spec: ValidationData, key: str) -> ValidationPairs:
 def _read_hub(spec: ValidationData, key: str) -> ValidationPairs:
     """Read the scored pairs of a pinned Hub dataset, streamed, so that only one split is read.
 
-    Errors and hash are as for ``read_pairs``; the hash is the Hub commit.
+    The pairs' ``sha256`` is the Hub commit. ``key`` and errors: as for ``read_pairs``.
     """
     assert spec.repo_id is not None
     where = f"{key}: {spec.repo_id}"
@@ -180,7 +180,7 @@ def _read_file(path: Path, key: str) -> ValidationPairs:
     """Read the scored pairs of a file in the STS Benchmark's layout.
 
     A line has seven or more tab-separated columns: genre, file, year, id, score, both sentences. A
-    quotation mark is a character of a sentence. Raises InputError for another file.
+    quotation mark is a character of a sentence. ``key`` and errors: as for ``read_pairs``.
     """
     where = f"{key}: {path}"
     try:
@@ -195,9 +195,9 @@ def _read_file(path: Path, key: str) -> ValidationPairs:
     first: list[str] = []
     second: list[str] = []
     scores: list[float] = []
-    # splitlines would also break at characters inside a sentence
+    # ``read_text`` has made every line end a "\n"; splitlines would also break at other characters.
     for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
-        cells = line.rstrip("\r").split("\t")
+        cells = line.split("\t")
         if len(cells) < 7:
             raise InputError(
                 f"{where}, line {number}",
@@ -226,9 +226,9 @@ def _require_usable(
     where: str,
     start: int,
 ) -> None:
-    """Raise InputError for an empty sentence, a score that is not a number, or one score for all.
+    """Raise InputError for a blank sentence, a score that is not a finite number, or equal scores.
 
-    ``start``: the number of the first row in messages.
+    ``where``: the data that errors name. ``start``: the number of the first row in errors.
     """
     for number, row in enumerate(zip(first, second, scores, strict=True), start=start):
         sentence1, sentence2, score = row
