@@ -380,9 +380,14 @@ def main(
 
       sts-dino adapt questions.csv --out questions --lm qwen3@http://127.0.0.1:8080/v1
     """
-    # Take or propose the recipes. With judged pairs --columns names the columns of their file.
+    # Take or propose the recipes. With judged pairs --columns names the columns of their file;
+    # --encoding is also that of the corpus.
     out = out or ARTIFACTS / "adapted" / make_corpus_name(source)
-    own = read_own(files, reading if files.pairs else replace(reading, columns=None))
+    own_reading = reading
+    if files.pairs is None:
+        encoding = None if files.queries is None else reading.encoding
+        own_reading = replace(reading, columns=None, encoding=encoding)
+    own = read_own(files, own_reading)
     own_words = format_options(files)
     if files.pairs:
         own_words += format_options(reading)

@@ -644,10 +644,13 @@ def choose_base(
         generator: the section ``model`` of the dataset's recipe.
         language: the code of the corpus's language.
 
-    Raises InputError for a missing folder or encoder, a cross-encoder and an unknown licence;
-    RunError when the Hub cannot be read.
+    Raises InputError for a missing folder or encoder, a cross-encoder, an unknown licence, and a
+    ``license_id`` of an encoder whose licence is known; RunError when the Hub cannot be read.
     """
     # A published encoder
+    known = (*ENCODERS, *LANGUAGE_MODEL_ENCODERS)
+    if requested is None or requested.lower() in known:
+        _refuse_licence("--encoder-license", license_id, requested or "the default encoder")
     if requested is None:
         return _choose_default_encoder(language)
     if requested.lower() in ENCODERS:
@@ -686,6 +689,14 @@ def choose_base(
     return Base(
         section, why, epochs=10, learning_rate="1e-3", token_dropout=0.3, cuts_vocabulary=True
     )
+
+
+def _refuse_licence(option: str, license_id: str | None, name: str) -> None:
+    """Raise InputError for a licence that the user names for an encoder of a known licence."""
+    if license_id is not None:
+        raise InputError(
+            option, f"is {license_id}, and the licence of {name} is known", hint="leave it out"
+        )
 
 
 def _use_requested_encoder(requested: str, license_id: str | None) -> Base:
@@ -986,8 +997,8 @@ def choose_teacher(requested: str, license_id: str | None) -> dict[str, Any]:
 
     A Hub model outside ``sts-dino lm`` is downloaded, and a server gets a short sentence. Raises
     InputError for a model that is missing or no finished encoder, for a server that refuses the
-    sentence and for a licence that is unknown; RunError for a Hub or a server that cannot be
-    reached.
+    sentence, for a licence that is unknown, and for a ``license_id`` of an encoder whose licence is
+    known; RunError for a Hub or a server that cannot be reached.
     """
     from sts_dino.eval.encoders.load import download_and_check_model
 
@@ -995,6 +1006,7 @@ def choose_teacher(requested: str, license_id: str | None) -> dict[str, Any]:
     if server is not None:
         return _choose_endpoint_teacher(server, license_id)
     if requested.lower() in ENCODERS:
+        _refuse_licence("--teacher-license", license_id, requested)
         section = _locate_packaged_encoder(requested.lower())
         return {key: section[key] for key in (*LOCATION_KEYS, "license") if key in section}
     location = resolve_model_location(

@@ -400,6 +400,16 @@ def test_other_options_for_a_folder_that_was_begun_are_refused(corpus, tmp_path)
     assert found.code == 2 and "was begun with another corpus or other options" in found.error
 
 
+def test_the_encoding_of_a_corpus_needs_no_judged_pairs(tmp_path):
+    corpus = tmp_path / "texts.txt"
+    sentences = "".join(f"The café in street {number} opens at nine.\n" for number in range(30))
+    corpus.write_bytes(sentences.encode("cp1252"))
+    words = (corpus, "--lm", "builtin", "--encoder", "static", "--language", "en", "--estimate")
+    outcome = outcome_of(adapt, *words, "--encoding", "cp1252", "--out", tmp_path / "out")
+    assert outcome.code == 0, outcome.stderr
+    assert "encoding: cp1252" in (tmp_path / "out" / "texts.yaml").read_text(encoding="utf-8")
+
+
 def test_a_recipe_is_taken_as_it_is_and_options_for_a_corpus_are_refused_with_it(corpus, tmp_path):
     recipe = tmp_path / "mine.yaml"
     propose(corpus, recipe, "my-pairs", CorpusChoices(lm="builtin"))

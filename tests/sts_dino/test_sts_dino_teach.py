@@ -264,6 +264,7 @@ def test_the_options_that_errors_name_exist(teacher, tmp_path):
         (("--teacher", "."), "is not a SentenceTransformer model"),
         (("--teacher", ""), "--teacher: an empty text is not a folder here"),
         ((), "--teacher-license: is given without --teacher"),
+        (("--teacher", "EmbeddingGemma-300M"), "--teacher-license: is mit, and the licence of"),
     ],
 )
 def test_teachers_that_cannot_teach_are_refused_before_anything_is_made(
