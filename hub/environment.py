@@ -35,7 +35,8 @@ def remove_unusable_values() -> list[str]:
     """Remove environment variables whose values would break the import of a library.
 
     Call this function before a command imports its libraries. ``require_usable`` raises the error
-    over a removed variable of the Hub, in the commands that need the Hub.
+    over a removed variable of the Hub, in the commands that need the Hub. A removed HF_ENDPOINT is
+    replaced by an address that no machine has.
 
     Returns:
         One warning for each other removed variable; no command needs these.
