@@ -220,6 +220,7 @@ def unpack_option_groups(command: Callable[..., None]) -> Callable[..., None]:
         for name, group in groups.items():
             options = {}
             for field in fields(group):
+                # typer passes every option, a call from Python perhaps some.
                 if field.name in values:
                     options[field.name] = values.pop(field.name)
             values[name] = group(**options)

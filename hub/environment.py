@@ -41,6 +41,7 @@ def remove_unusable_values() -> list[str]:
     Returns:
         One warning for each other removed variable; no command needs these.
     """
+    # variables of the Hub, whose error is kept for ``require_usable``
     for name in _VARIABLES_THAT_BREAK_IMPORTS:
         problem = _find_problem(name)
         if problem:
@@ -50,6 +51,7 @@ def remove_unusable_values() -> list[str]:
                 # Without a value the client would take huggingface.co.
                 os.environ[name] = "https://hub.invalid"
 
+    # variables of bars and of datasets, which only get a warning
     warnings = []
     for name in _NUMBER_VARIABLES:
         try:

@@ -712,10 +712,10 @@ def _detect_dialect(sample: Sequence[str], expected: str, location: object) -> D
     delimiter = separator[1] if separator else _detect_delimiter(sample[skipped:], expected)
     if delimiter != expected:
         _log_once(f"{location}: columns are separated by {delimiter!r}")
-    return Dialect(delimiter, _may_be_quoted(delimiter, expected), skipped)
+    return Dialect(delimiter, _can_be_quoted(delimiter, expected), skipped)
 
 
-def _may_be_quoted(delimiter: str, expected: str) -> bool:
+def _can_be_quoted(delimiter: str, expected: str) -> bool:
     """Whether cells may stand in quotation marks: not in a .tsv file with tabs."""
     return delimiter != "\t" or expected != "\t"
 
@@ -768,7 +768,7 @@ def _is_fitting(sample: Sequence[str], delimiter: str, expected: str) -> bool:
 
     A last row that the end of the sample cuts does not count. False for a header alone.
     """
-    dialect = Dialect(delimiter, _may_be_quoted(delimiter, expected), 0)
+    dialect = Dialect(delimiter, _can_be_quoted(delimiter, expected), 0)
     rows: list[list[str]] = []
     try:
         for cells in dialect.make_reader(iter(sample)):

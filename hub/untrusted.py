@@ -365,6 +365,7 @@ def _require_limits(
             merges += event.value == "<<"
             anchors[event.anchor] = _Extent(0, 1, len(event.value))
         elif isinstance(event, yaml.CollectionStartEvent):
+            # An alias to this collection inside itself must not find an earlier one of the name.
             anchors.pop(event.anchor, None)
             open_collections.append((event.anchor, _Extent(levels, nodes, characters)))
             nodes += 1

@@ -74,7 +74,8 @@ class Measured(Frozen):
 def has_report(directory: Path, manifest: Manifest) -> bool:
     """Whether a run directory holds a report.
 
-    Raises InputError when the report shows other rows or weights than the run's.
+    Raises InputError when the report's head does not name the fingerprint of the run's rows or
+    weights.
     """
     path = directory / REPORT
     if not path.is_file():

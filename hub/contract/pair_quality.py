@@ -180,6 +180,7 @@ def name_model(model: LanguageModel) -> str:
     A model of ``sts-dino lm`` has its name there. A folder has the names, sizes and times of its
     weights, which are quick to read; a Hub model has its revision, a server its address.
     """
+    # a model of sts-dino lm, in its folder or on a Hub
     for packaged in GENERATORS.values():
         repositories = (packaged.hub.partition("@")[0], packaged.upstream)
         is_local = (
@@ -187,11 +188,15 @@ def name_model(model: LanguageModel) -> str:
         )
         if is_local or (model.repo_id is not None and model.repo_id in repositories):
             return packaged.name
+
+    # another model of a Hub, or of a server
     if model.path is None:
         location = f"{model.repo_id} {model.revision}"
         if model.server is not None:
             location = f"{model.server.model} {model.server.base_url}"
         return f"{location} {model.gguf_file or ''}".strip()
+
+    # another folder
     model_folder = Path(model.path)
     facts = []
     for file in sorted(model_folder.glob(model.gguf_file or "*")):

@@ -1,6 +1,7 @@
 """A power cut leaves each new file: its name is in a folder that was synced after it."""
 
 import os
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -117,6 +118,14 @@ def test_a_pipe_in_a_files_place_is_refused_before_it_is_waited_for(tmp_path, na
     os.mkfifo(path)
     with pytest.raises(InputError, match=f"{name}: is a pipe, a socket or a device"):
         read(path)
+
+
+def test_a_socket_in_the_place_of_a_recipe_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a socket's path has 108 bytes at most
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("recipe.yaml")
+        with pytest.raises(InputError, match=r"recipe\.yaml: is a pipe, a socket or a device"):
+            read_yaml(Path("recipe.yaml"))
 
 
 def test_a_folder_on_an_absent_drive_is_refused(monkeypatch):
