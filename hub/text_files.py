@@ -382,7 +382,7 @@ def _require_codec(encoding: str) -> None:
     """Raise InputError unless Python knows ``encoding`` as an encoding of texts."""
     try:
         "a".encode(encoding)
-    except (LookupError, UnicodeError, ValueError):
+    except (LookupError, ValueError):  # ValueError: a name with NUL, or beyond ASCII
         names = [codecs.lookup(name).name for name in ENCODINGS]
         raise InputError(
             "--encoding",

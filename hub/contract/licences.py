@@ -251,13 +251,18 @@ def read_card_licences(card: Path | None) -> list[Licence]:
     if not isinstance(metadata, dict):
         return []
 
-    # The Hub's metadata name a licence that the Hub does not know as ``other`` and license_name.
-    licence_names = metadata.get("license")
-    if str(licence_names).strip().lower() in ("other", "['other']"):
-        licence_names = metadata.get("license_name")
-    names = licence_names if isinstance(licence_names, list) else [licence_names]
-    known = [load_licences().get(str(name).strip().lower()) for name in names]
+    # A licence that the Hub does not know stands as ``license: other`` and ``license_name: ID``.
+    licence_ids = _list_ids(metadata.get("license"))
+    if licence_ids == ["other"]:
+        licence_ids = _list_ids(metadata.get("license_name"))
+    known = [load_licences().get(licence_id) for licence_id in licence_ids]
     return [licence for licence in known if licence is not None]
+
+
+def _list_ids(names: object) -> list[str]:
+    """List the licence ids of a value in a card's metadata, a text or a list of texts."""
+    listed = names if isinstance(names, list) else [names]
+    return [str(name).strip().lower() for name in listed]
 
 
 def check_dataset(recipe: DatasetRecipe) -> Verdict:

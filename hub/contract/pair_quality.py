@@ -143,7 +143,10 @@ def find_pair_quality(recipe: DatasetRecipe) -> PairQuality | None:
 
 
 def list_shipped(identity: str, language: str) -> Iterator[PairQuality]:
-    """Yield the shipped figures of a model in a language."""
+    """Yield the shipped figures of a model in a language, of ``GENERATORS`` alone.
+
+    ``identity``: of the model (``name_model``).
+    """
     if identity not in GENERATORS:
         return
     for quality in read_qualities(find_asset(SHIPPED)):

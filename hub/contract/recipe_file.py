@@ -49,9 +49,9 @@ class _TextLoader(Guard, yaml.SafeLoader):
         for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
-    def construct_scalar(self, node: yaml.ScalarNode) -> str:
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> str:
         """Construct a text; two escapes of JSON for one character, as of an emoji, are joined."""
-        text: str = super().construct_scalar(node)  # type: ignore[assignment]
+        text: str = super().construct_scalar(node)
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -146,8 +146,11 @@ def _read_mapping(path: Path) -> dict[str, Any]:
             hint=f"for the recipe of a corpus: sts-dino new {quote(str(path))}",
         )
     try:
-        with require_regular_file(path).open(encoding="utf-8") as file:
-            tree = _parse_yaml(file.read(MAX_BYTES + 1))
+        with require_regular_file(path).open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        # The limit may cut the last character of a file that is refused as too large.
+        is_cut = len(content) > MAX_BYTES
+        tree = _parse_yaml(content.decode(errors="replace" if is_cut else "strict"))
     except FileNotFoundError as error:
         raise InputError(path, "no such recipe", hint=_RECIPES_HINT) from error
     except IsADirectoryError as error:
@@ -158,6 +161,7 @@ def _read_mapping(path: Path) -> dict[str, Any]:
         ) from error
     except yaml.MarkedYAMLError as error:
         line = f"{path}:{error.problem_mark.line + 1}" if error.problem_mark else path
+        # PyYAML's message shows the character that it cannot read.
         remedy = "indent with spaces" if "'\\t'" in (error.problem or "") else None
         raise InputError(line, f"not valid YAML: {error.problem}", hint=remedy) from error
     except yaml.reader.ReaderError as error:

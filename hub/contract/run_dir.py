@@ -164,7 +164,10 @@ def read_manifest(directory: Path) -> Manifest | None:
 
 
 def require_manifest(directory: Path) -> Manifest:
-    """Return the manifest of a run directory. Raises InputError when it is missing."""
+    """Return the manifest of a run directory.
+
+    Raises InputError when the manifest is missing or damaged (``read_manifest``).
+    """
     manifest = read_manifest(directory)
     if manifest is None:
         raise InputError(
@@ -179,7 +182,7 @@ def require_manifest(directory: Path) -> Manifest:
 def require_complete(directory: Path) -> Manifest:
     """Return the manifest of a finished run.
 
-    Raises InputError for an unfinished run and for a folder without a manifest.
+    Raises InputError for an unfinished run and for a folder without an intact manifest.
     """
     manifest = require_manifest(directory)
     if not manifest.complete:

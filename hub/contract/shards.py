@@ -149,8 +149,7 @@ def read_shard(shard: Path | bytes, columns: Sequence[str] | None = None) -> lis
     """Read the rows of a shard, in order.
 
     Raises InputError when the shard is damaged, OSError when it cannot be opened. ``shard``: a
-    path, or the file's bytes.
-    ``columns``: the columns to read; None reads all.
+    path, or the file's bytes. ``columns``: the columns to read; None reads all.
     """
     return read_table(shard, columns).to_pylist()
 

@@ -67,6 +67,12 @@ def test_overrides_and_a_long_one_that_is_wrong():
     assert "'²' does not lead anywhere" in refused(X2, DatasetRecipe, "labels.².score=1")
 
 
+def test_a_byte_that_is_not_utf_8_is_named_by_its_place_in_the_file(tmp_path):
+    path = tmp_path / "latin.yaml"
+    path.write_bytes(b"# comment\n" * 5_000 + b"name: caf\xe9\n")
+    assert "latin.yaml: is not UTF-8 (byte 50009)" in refused(path, DatasetRecipe)
+
+
 def test_an_override_in_json_keeps_characters_beyond_the_basic_plane():
     description = "😀 and é"
     recipe = load_recipe(X2, DatasetRecipe, [f"source.description={json.dumps(description)}"])
