@@ -252,17 +252,15 @@ def read_card_licences(card: Path | None) -> list[Licence]:
         return []
 
     # A licence that the Hub does not know stands as ``license: other`` and ``license_name: ID``.
-    licence_ids = _list_ids(metadata.get("license"))
-    if licence_ids == ["other"]:
-        licence_ids = _list_ids(metadata.get("license_name"))
+    licence_ids: list[str] = []
+    for key in ("license", "license_name"):
+        names = metadata.get(key)
+        names = names if isinstance(names, list) else [names]
+        licence_ids = [str(name).strip().lower() for name in names]
+        if licence_ids != ["other"]:
+            break
     known = [load_licences().get(licence_id) for licence_id in licence_ids]
     return [licence for licence in known if licence is not None]
-
-
-def _list_ids(names: object) -> list[str]:
-    """List the licence ids of a value in a card's metadata, a text or a list of texts."""
-    listed = names if isinstance(names, list) else [names]
-    return [str(name).strip().lower() for name in listed]
 
 
 def check_dataset(recipe: DatasetRecipe) -> Verdict:

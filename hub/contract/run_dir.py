@@ -288,12 +288,10 @@ def has_work(directory: Path, manifest: Manifest) -> bool:
     names = {path.name for path in directory.iterdir()}
     if names - {MANIFEST, RECIPE}:
         return True
-    return any(path.is_dir() for path in _list_work_folders(directory))
-
-
-def _list_work_folders(directory: Path) -> list[Path]:
-    """List the paths of a run's work folders beside it; they may be absent."""
-    return [directory.parent / f"{directory.name}.{suffix}" for suffix in UNFINISHED_SUFFIXES]
+    for suffix in UNFINISHED_SUFFIXES:
+        if (directory.parent / f"{directory.name}.{suffix}").is_dir():
+            return True
+    return False
 
 
 def rewrite_recipe(directory: Path, manifest: Manifest, version: str, recipe_yaml: str) -> Manifest:
@@ -429,7 +427,8 @@ def lock_run(directory: Path) -> Iterator[None]:
     lock, InputError for a work folder that is a symbolic link, and OSError when the lock file
     cannot be made.
     """
-    for work_folder in _list_work_folders(directory):
+    for suffix in UNFINISHED_SUFFIXES:
+        work_folder = directory.parent / f"{directory.name}.{suffix}"
         # The link may lead to files that are not the project's.
         if work_folder.is_symlink():
             raise InputError(
