@@ -273,12 +273,16 @@ class Guard(SafeConstructor):
         if node.tag in _NUMBER_TAGS and len(node.value) > MAX_NUMBER_CHARACTERS:
             raise UnsafeYaml(f"a number of {len(node.value)} characters", node.start_mark)
         try:
-            return super().construct_object(node, deep)
+            value = super().construct_object(node, deep)
         # PyYAML raises these over 2024-13-45, !!int x and !!bool x.
         except (ValueError, OverflowError, KeyError, AttributeError) as error:
             raise UnsafeYaml(
                 f"not a value of its type ({node.tag.rpartition(':')[2]})", node.start_mark
             ) from error
+        # JSON writes an emoji as two escapes, which PyYAML's own scanner leaves apart.
+        if isinstance(value, str) and not value.isascii():
+            value = value.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+        return value
 
 
 class SafeTypes(Guard, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]

@@ -48,11 +48,6 @@ class _TextLoader(Guard, yaml.SafeLoader):
         for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
-    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> str:
-        """Construct a text; two escapes of JSON for one character, as of an emoji, are joined."""
-        text: str = super().construct_scalar(node)
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
-
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Construct a mapping. Raises yaml.MarkedYAMLError unless its keys are distinct texts."""
         keys: set[str] = set()
