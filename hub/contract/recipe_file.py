@@ -140,13 +140,10 @@ def _read_mapping(path: Path) -> dict[str, Any]:
             hint=f"for the recipe of a corpus: sts-dino new {quote(str(path))}",
         )
     try:
-        if path.exists() and not (path.is_file() or path.is_dir()):
+        if path.is_fifo() or path.is_socket():
             raise InputError(path, "is a pipe, a socket or a device", hint="look in recipes/")
         with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-        # The limit may cut the last character of a file that is refused as too large.
-        is_cut = len(content) > MAX_BYTES
-        tree = _parse_yaml(content.decode(errors="replace" if is_cut else "strict"))
+            tree = _parse_yaml(file.read(MAX_BYTES + 1))
     except FileNotFoundError as error:
         raise InputError(path, "no such recipe", hint=_RECIPES_HINT) from error
     except IsADirectoryError as error:
@@ -174,7 +171,15 @@ def _read_mapping(path: Path) -> dict[str, Any]:
     return tree
 
 
-def _parse_yaml(text: str) -> Any:
+def _parse_yaml(text: str | bytes) -> Any:
+    """Parse a text, or the bytes of a file with at most one more than ``MAX_BYTES``.
+
+    Raises yaml.YAMLError, and UnicodeDecodeError for bytes that are not UTF-8.
+    """
+    if isinstance(text, bytes):
+        # The last character may be cut of a file that is refused as too large.
+        is_cut = len(text) > MAX_BYTES
+        text = text.decode(errors="replace" if is_cut else "strict")
     return load_yaml(text, **_LIMITS, loader=_TextLoader)
 
 
