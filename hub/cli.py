@@ -170,7 +170,7 @@ _UsageError.show = _log_usage_error
 
 
 def _find_value(names: Collection[str]) -> str | None:
-    """Return the value of an option on the command line; None without the option.
+    """Return the value of an option on the command line; None without the option or its value.
 
     ``names``: the option's names, e.g. ``--limit``. A repeated option has its last value.
     """
@@ -188,7 +188,7 @@ def _name_command() -> str:
 
 
 def make_app(help_text: str) -> typer.Typer:
-    """Return a typer app without shell completion and without tracebacks that show locals."""
+    """Return a typer app with plain help texts, without shell completion and typer's tracebacks."""
     return typer.Typer(
         help=help_text,
         add_completion=False,
@@ -220,6 +220,7 @@ def unpack_option_groups(command: Callable[..., None]) -> Callable[..., None]:
         for name, group in groups.items():
             options = {}
             for field in fields(group):
+                # typer passes every option, a call from Python perhaps some.
                 if field.name in values:
                     options[field.name] = values.pop(field.name)
             values[name] = group(**options)
@@ -270,7 +271,7 @@ class CleanOutput:
 
     All commands print through this object, so no name of a file, a repository or a column can
     change a terminal or reorder a line. Joiners, which emoji and some scripts need, stay. Bytes
-    that are written to ``buffer`` are not cleaned.
+    that are written to ``buffer`` are not cleaned, nor are the lines of ``writelines``.
     """
 
     def __init__(self, stream: Any):
@@ -348,7 +349,7 @@ def run_app(app: Callable[[], object], ends_on_sigterm: bool = False) -> None:
 
 
 def _prepare_process(ends_on_sigterm: bool) -> None:
-    """Set up the process of a command: logging, stdout and signal handlers."""
+    """Set up the process of a command: logging, stdout, signal handlers, Rust's backtraces."""
     route_messages(TerminalHandler())
     os.environ.setdefault("RUST_BACKTRACE", "0")  # tokenizers prints a backtrace when it panics
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -402,10 +403,11 @@ def _convert_error(error: BaseException) -> StsDinoError:
 def _describe_system_error(error: OSError) -> str:
     """Return an error message for an operating system's error with a number (``errno``).
 
-    The message begins with the error's file. A disk problem without a file names the working
-    directory; a socket's error names no file.
+    The message begins with the error's file. An error of a full or read-only disk without a file
+    names the working directory and that of temporary files; a socket's error names no file.
     """
-    if error.filename is None and error.errno == errno.ENOENT:  # raised by os.getcwd
+    # Without a file, os.getcwd raised it.
+    if error.filename is None and error.errno == errno.ENOENT:
         return "the working directory: was removed; go to another one"
     if error.filename is not None and error.errno in DISK_PROBLEMS:
         return f"{error.filename}: {DISK_PROBLEMS[error.errno]}"

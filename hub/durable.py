@@ -60,9 +60,13 @@ def require_regular_file(path: Path) -> Path:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and its missing parents, and flush the new names to the disk."""
+    """Make a folder and its missing parents, and flush the new names to the disk.
+
+    Raises OSError where that fails, and when a file stands in the place of a folder.
+    """
     missing = []
-    while not path.is_dir():
+    # A drive that is absent has no parent but itself.
+    while not path.is_dir() and path not in missing:
         missing.append(path)
         path = path.parent
     for folder in reversed(missing):
@@ -71,7 +75,7 @@ def make_folder(path: Path) -> None:
 
 
 def rename_folder(staging: Path, folder: Path) -> None:
-    """Flush every file of ``staging`` to the disk, then rename ``staging`` to ``folder``.
+    """Flush the folder ``staging`` with all in it to the disk, then rename it to ``folder``.
 
     Raises OSError when ``folder`` exists and is not empty.
     """

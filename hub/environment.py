@@ -35,11 +35,13 @@ def remove_unusable_values() -> list[str]:
     """Remove environment variables whose values would break the import of a library.
 
     Call this function before a command imports its libraries. ``require_usable`` raises the error
-    over a removed variable of the Hub, in the commands that need the Hub.
+    over a removed variable of the Hub, in the commands that need the Hub. A removed HF_ENDPOINT is
+    replaced by an address that no machine has.
 
     Returns:
         One warning for each other removed variable; no command needs these.
     """
+    # variables of the Hub, whose error is kept for ``require_usable``
     for name in _VARIABLES_THAT_BREAK_IMPORTS:
         problem = _find_problem(name)
         if problem:
@@ -49,6 +51,7 @@ def remove_unusable_values() -> list[str]:
                 # Without a value the client would take huggingface.co.
                 os.environ[name] = "https://hub.invalid"
 
+    # variables of bars and of datasets, which only get a warning
     warnings = []
     for name in _NUMBER_VARIABLES:
         try:

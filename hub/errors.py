@@ -80,7 +80,10 @@ class OutOfMemory(RunError):
 
 
 def remove_passwords(text: str) -> str:
-    """Return ``text`` without the users and passwords of its URLs (``://USER:PASSWORD@``)."""
+    """Return ``text`` without the users and passwords of its URLs (``://USER:PASSWORD@``).
+
+    They end at the last ``@`` before a slash or blank, because a password may have an ``@``, too.
+    """
     return re.sub(r"(?<=://)[^\s/]*@", "", text)
 
 

@@ -56,8 +56,8 @@ def draw_picture(
 def shorten_name(text: str, limit: int = MOST_NAME_CHARACTERS) -> str:
     """Return an untrusted name as one printable line of at most ``limit`` characters.
 
-    A longer name loses its middle. A name with a leading underscore gets a blank before it, because
-    matplotlib's legend leaves out names that begin with an underscore.
+    A longer name has ``…`` for its middle. A name with a leading underscore gets a blank before it,
+    because matplotlib's legend leaves out names that begin with an underscore.
     """
     name = make_visible_line(text)
     if name.startswith("_"):

@@ -48,7 +48,7 @@ def end_at_once(number: int, _: object) -> None:
     """
     if os.getpid() != _handling_process:
         signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), number)  # it ends the process here
     exit_code = 128 + number
     os.write(2, f"{EXIT_MESSAGES[exit_code]}\n".encode())
     os._exit(exit_code)  # the module that is being imported might catch an exception

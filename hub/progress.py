@@ -16,7 +16,10 @@ LINE_FORMAT_WITHOUT_TOTAL = "{desc}: {n_fmt} {unit}s"
 
 
 class ProgressBar(tqdm):
-    """A bar of tqdm on stderr that writes a log message every 5 % where stderr is no terminal.
+    """A bar of tqdm on stderr; where stderr is no terminal, log messages instead of the bar.
+
+    A message comes every ``PERCENT_BETWEEN_LINES``, or ``SECONDS_BETWEEN_LINES`` where the total is
+    unknown.
 
     Args:
         iterable: the items that are counted while a loop reads them; None: call ``update``.
@@ -51,7 +54,7 @@ class ProgressBar(tqdm):
             logger.info(str(self))
 
     def _count_steps(self) -> int:
-        """Return how many messages are due so far."""
+        """Return how many steps between messages are done, by items or by time."""
         if self.total:
             percent = 100 * min(self.n, self.total) / self.total
             return int(percent / PERCENT_BETWEEN_LINES)

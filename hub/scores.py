@@ -113,8 +113,8 @@ def describe_power(gain: Gain, score: TaskScore) -> str:
 
 
 def _round_up(number: float) -> int:
-    """Round a number of 10 or more up to two significant digits."""
-    unit = 10 ** (floor(log10(number)) - 1)
+    """Round a number of 1 or more up to two significant digits, below 10 to a whole number."""
+    unit = 10 ** max(0, floor(log10(number)) - 1)
     return ceil(number / unit) * unit
 
 

@@ -162,7 +162,8 @@ def open_rows(
     A .txt file has the column ``text``. The columns of JSON are the keys of the first ``KEY_ROWS``
     objects; a row lacks the keys that its object lacks. Raises InputError that names ``location``
     and the line when the file is of another kind, empty, damaged, of an uncertain encoding or not
-    what its name says.
+    what its name says, and OSError when the file cannot be opened. Problems below the first rows
+    are raised while the rows are read. A table may have columns alone, and no rows.
 
     Args:
         path: the file.
@@ -178,7 +179,11 @@ def open_rows(
 def open_lines(
     path: Path, location: object, encoding: str | None = None
 ) -> Iterator[tuple[int, str]]:
-    """Yield the numbered lines of a text file, without their ends, as ``open_rows`` reads them."""
+    """Yield the numbered lines of a text file, without their ends, as ``open_rows`` reads them.
+
+    The kind of the file does not matter, and an empty file has no lines. Raises InputError that
+    names ``location`` for a file that is not a text and for an uncertain or unknown encoding.
+    """
     file = UserFile(path, location, encoding=encoding)
     with convert_reader_errors(location), _open_bytes(path) as stream:
         for number, line in enumerate(_iter_lines(stream, file), start=1):
@@ -188,9 +193,10 @@ def open_lines(
 def split_columns(names: str) -> list[str]:
     """Split the value of ``--columns`` at commas; a name with a comma stands in quotation marks.
 
-    Raises InputError for an empty name, and for a name that occurs twice.
+    A line break is a blank, as in the columns' names. Raises InputError for an empty name, and for
+    a name that occurs twice.
     """
-    reader = csv.reader([names], skipinitialspace=True)
+    reader = csv.reader([" ".join(names.splitlines())], skipinitialspace=True)
     columns = [name.strip() for cells in reader for name in cells]
     if not columns or "" in columns:
         raise InputError("--columns", f"{names!r} has an empty name", allowed="NAME or NAME,NAME")
@@ -225,8 +231,8 @@ def require_column(name: str, columns: Sequence[str], location: object) -> None:
 def as_text(cell: object, location: object, column: str) -> str:
     """Return a cell as text: the number 0 is "0"; a missing value and ``#N/A`` are empty.
 
-    Raises InputError for truth values, bytes, lists and the like: written out by Python they would
-    be texts such as ``b'...'``.
+    Raises InputError for NaN, infinity, truth values, bytes, lists and the like: written out by
+    Python they would be texts such as ``b'...'``.
     """
     is_infinite = type(cell) is float and not isfinite(cell)
     if is_infinite or isinstance(cell, bool) or not isinstance(cell, _CELL_TYPES):
@@ -291,8 +297,6 @@ def _iter_header_and_rows(file: UserFile) -> Iterator[Any]:
     if file.encoding is not None and kind in (".parquet", ".xlsx"):
         problem = f"has texts in Unicode, whatever --encoding {file.encoding} says"
         raise InputError(file.location, problem, hint="leave --encoding out")
-    if file.encoding is not None:
-        _require_codec(file.encoding)
     with convert_reader_errors(file.location), _open_bytes(file.path) as stream:
         yield from READERS[kind](stream, file)
 
@@ -346,8 +350,10 @@ def _choose_encoding(file: UserFile) -> str:
     """Return the encoding of a file: by its bytes where they are certain, else the user's choice.
 
     A file of UTF-8 with characters beyond ASCII is read as UTF-8 whatever the user chose. Raises
-    InputError for an uncertain encoding.
+    InputError for an uncertain encoding, and for a choice that Python does not know.
     """
+    if file.encoding is not None:
+        _require_codec(file.encoding)
     status = file.path.stat()
     scan = _scan_encoding(file.path, status.st_size, status.st_mtime_ns)
 
@@ -355,8 +361,9 @@ def _choose_encoding(file: UserFile) -> str:
     if file.encoding is not None:
         if scan.encoding is None or scan.is_ascii:
             return file.encoding
-        if codecs.lookup(file.encoding).name != codecs.lookup(scan.encoding).name:
-            name = scan.encoding.removesuffix("-sig")
+        name = scan.encoding.removesuffix("-sig")
+        chosen = codecs.lookup(file.encoding).name.removesuffix("-sig")
+        if chosen != codecs.lookup(name).name:
             _log_once(f"{file.location}: is {name}; --encoding {file.encoding} is not used")
     if scan.encoding is not None:
         if scan.encoding != "utf-8-sig":
@@ -375,7 +382,7 @@ def _require_codec(encoding: str) -> None:
     """Raise InputError unless Python knows ``encoding`` as an encoding of texts."""
     try:
         "a".encode(encoding)
-    except (LookupError, UnicodeError, ValueError):
+    except (LookupError, ValueError):  # ValueError: a name with NUL, or beyond ASCII
         names = [codecs.lookup(name).name for name in ENCODINGS]
         raise InputError(
             "--encoding",
@@ -389,7 +396,8 @@ def _require_codec(encoding: str) -> None:
 def _scan_encoding(path: Path, _size: int, _changed_ns: int) -> EncodingScan:
     """Find the encoding of a file by its bytes, or collect evidence about it.
 
-    The size and the time of change in nanoseconds are keys of the cache.
+    The size and the time of change in nanoseconds are there for the cache, which then scans a
+    changed file anew.
     """
     # a byte-order mark, or UTF-16 and UTF-32 without one: a text in UTF-8 has no NUL
     with _open_bytes(path) as stream:
@@ -428,6 +436,7 @@ def _scan_encoding(path: Path, _size: int, _changed_ns: int) -> EncodingScan:
 
 def _is_readable(start: bytes, encoding: str) -> bool:
     """Whether the start of a file is lines of printable characters in a wide encoding."""
+    # Bytes that the encoding lacks are left out; only the last character may be cut.
     text = start.decode(encoding, errors="ignore")
     is_whole = len(text.encode(encoding)) >= len(start) - WIDEST_CHARACTER_BYTES
     is_printable = all(character.isprintable() or character in "\r\n\t" for character in text)
@@ -437,8 +446,8 @@ def _is_readable(start: bytes, encoding: str) -> bool:
 def _collect_evidence(path: Path) -> EncodingScan:
     """Collect lines that are not ASCII, and find the number of the first that is not UTF-8.
 
-    The evidence has at most 2 * ``SAMPLE_BYTES`` bytes; the first line that is not UTF-8 is among
-    them.
+    The evidence has at most 2 * ``SAMPLE_BYTES`` bytes, of each line the first ``SAMPLE_BYTES``;
+    the first line that is not UTF-8 is among them.
     """
     evidence = b""
     utf8_lines = 0
@@ -458,6 +467,7 @@ def _collect_evidence(path: Path) -> EncodingScan:
             if len(evidence) >= SAMPLE_BYTES and other_lines:
                 break
             evidence = evidence[-SAMPLE_BYTES:]
+    # Lines of ISO-2022-JP are ASCII with escapes, so to be UTF-8 says nothing about them.
     if b"\x1b" in evidence or utf8_lines <= len(other_lines):
         utf8_lines = 0
     first_other = other_lines[0] if other_lines else 1
@@ -494,7 +504,7 @@ def _guess_encoding(file: UserFile, scan: EncodingScan) -> str:
 
 
 def _rank_encodings(evidence: bytes) -> list[Guess]:
-    """Return the encodings that decode the evidence, the likeliest first.
+    """Return the encodings that decode the evidence with a score above 0, the likeliest first.
 
     Of encodings that give the same text, only the first of ``ENCODINGS`` is returned. The score is
     chardet's confidence times (1 - share of unlikely characters) squared.
@@ -521,10 +531,11 @@ def _rank_encodings(evidence: bytes) -> list[Guess]:
 
 
 def _measure_unlikely_share(text: str) -> float:
-    """Return the share of the characters beyond ASCII that a wrong encoding shows: 0 to 1.
+    """Return the share of unlikely characters among those beyond ASCII: 0 to 1.
 
-    Such are control and unassigned characters, signs and letters of another script inside a word,
-    and a capital behind a small letter.
+    A wrong encoding shows control and unassigned characters, letters of another alphabet inside a
+    word, capitals behind small letters, symbols, and punctuation between two letters. The signs of
+    ``_WORD_SIGNS`` are likely anywhere.
     """
     characters = 0
     unlikely = 0
@@ -541,6 +552,7 @@ def _measure_unlikely_share(text: str) -> float:
             is_mixed = len(scripts) > 1 and bool(scripts & _ALPHABETS)
             is_capital_inside = character.isupper() and previous.islower()
             unlikely += is_mixed or is_capital_inside
+        # symbols, punctuation and separators, by the first letter of the category
         elif category[0] in "SPZ" and character not in _WORD_SIGNS:
             unlikely += len(neighbours) == 2 or category[0] == "S"
     return unlikely / max(1, characters)
@@ -595,18 +607,21 @@ def _iter_lines(stream: IO[bytes], file: UserFile) -> Iterator[str]:
 
 
 def _read_txt(stream: IO[bytes], file: UserFile) -> Iterator[Any]:
-    """Yield one text for each line of a .txt file.
+    """Yield the header, then one text for each line of a .txt file.
 
-    Raises InputError for a table: all sampled lines have the same number of tabs, at least one.
+    Raises InputError for a file without lines, and for a table: two or more sampled lines, all with
+    the same number of tabs, at least one.
     """
-    yield Header(["text"])
     lines = _iter_lines(stream, file)
     sample = list(islice(lines, SAMPLE_LINES))
+    if not sample:
+        raise InputError(file.location, "is empty", allowed="at least one text")
     tabs = {line.count("\t") for line in sample if line.strip()}
     if len(sample) > 1 and len(tabs) == 1 and min(tabs) > 0:
         problem = f"has {min(tabs) + 1} columns, separated by tabs, in every line"
         hint = "rename it .tsv, with the columns' names in its first line"
         raise InputError(file.location, problem, allowed="a text a line", hint=hint)
+    yield Header(["text"])
     for number, line in enumerate(chain(sample, lines), start=1):
         yield number, {"text": line.rstrip("\r\n")}
 
@@ -628,8 +643,9 @@ class Dialect:
 def _read_table(stream: IO[bytes], file: UserFile, expected: str) -> Iterator[Any]:
     """Yield the header and the rows of a .csv or .tsv file.
 
-    In a .tsv file with tabs a quotation mark is text. Raises InputError for a file of blank lines,
-    a row with another number of cells than the header, and a quotation mark that does not close.
+    In a .tsv file with tabs a quotation mark is text. Blank lines are passed over, but in a .tsv
+    file of one column each is an empty text. Raises InputError for a file of blank lines, a row
+    with another number of cells than the header, and a quotation mark that does not close.
 
     expected: the delimiter that belongs to the ending of the file's name.
     """
@@ -649,9 +665,8 @@ def _read_table(stream: IO[bytes], file: UserFile, expected: str) -> Iterator[An
         yield Header(names, decimal_marks.get(dialect.delimiter, "either"))
         start = skipped + reader.line_num + 1
         for cells in reader:
-            # csv gives no cells for a blank line; without quotation marks it is an empty cell.
-            # csv gives no cells for a blank line; without quotation marks it is an empty cell.
-            if not cells and not dialect.is_quoted:
+            # csv gives no cells for a blank line.
+            if not cells and not dialect.is_quoted and len(names) == 1:
                 cells = [""]
             if cells:
                 if len(cells) != len(names):
@@ -685,7 +700,7 @@ def _detect_dialect(sample: Sequence[str], expected: str, location: object) -> D
     """
     # the lines above the header; Excel writes sep=; into the first line
     header = "".join(sample[:1])
-    separator = re.fullmatch(r'"?sep=(.)"?\s*', header)
+    separator = re.fullmatch(r'"?sep=([^"\r\n])"?\s*', header)
     first = 1 if separator else 0
     skipped = first
     while skipped < len(sample) - 1 and _is_above_header(sample[skipped], sample[skipped + 1]):
@@ -697,7 +712,12 @@ def _detect_dialect(sample: Sequence[str], expected: str, location: object) -> D
     delimiter = separator[1] if separator else _detect_delimiter(sample[skipped:], expected)
     if delimiter != expected:
         _log_once(f"{location}: columns are separated by {delimiter!r}")
-    return Dialect(delimiter, not delimiter == expected == "\t", skipped)
+    return Dialect(delimiter, _can_be_quoted(delimiter, expected), skipped)
+
+
+def _can_be_quoted(delimiter: str, expected: str) -> bool:
+    """Whether cells may stand in quotation marks: not in a .tsv file with tabs."""
+    return delimiter != "\t" or expected != "\t"
 
 
 def _is_above_header(line: str, next_line: str) -> bool:
@@ -705,6 +725,7 @@ def _is_above_header(line: str, next_line: str) -> bool:
     if not line.strip():
         return True
     counts = [(line.count(mark), next_line.count(mark)) for mark in DELIMITERS]
+    # A header may begin with #, too: it has as many cells as its first row.
     is_header = any(count == next_count > 0 for count, next_count in counts)
     return line.startswith("#") and not is_header
 
@@ -747,10 +768,12 @@ def _is_fitting(sample: Sequence[str], delimiter: str, expected: str) -> bool:
 
     A last row that the end of the sample cuts does not count. False for a header alone.
     """
-    dialect = Dialect(delimiter, not delimiter == expected == "\t", 0)
+    dialect = Dialect(delimiter, _can_be_quoted(delimiter, expected), 0)
     rows: list[list[str]] = []
     try:
-        rows.extend(cells for cells in dialect.make_reader(iter(sample)) if cells)
+        for cells in dialect.make_reader(iter(sample)):
+            if cells:
+                rows.append(cells)
     # A quoted cell goes on behind the sample; in a whole file, its marks do not close.
     except csv.Error:
         if len(sample) < SAMPLE_LINES:
@@ -927,13 +950,14 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _unpack_batch(batch: pa.RecordBatch, location: object, first: int) -> Iterator[list[Row]]:
-    """Yield the rows of a batch in lists of at most ``BATCH_BYTES`` of text, or of one row.
+    """Yield the rows of a batch in lists of at most ``BATCH_BYTES`` of a column's text.
 
-    Raises InputError for a text of more than ``LONGEST_LINE`` bytes. ``first``: the number of rows
-    before the batch.
+    A list has at least one row. Raises InputError for a text of more than ``LONGEST_LINE`` bytes.
+    ``first``: the number of rows before the batch.
     """
     import pyarrow.compute as pc
 
+    # the longest text in bytes, at least 1
     longest = 1
     for column in batch.columns:
         if pa.types.is_dictionary(column.type) and _is_text(column.type):
@@ -942,6 +966,8 @@ def _unpack_batch(batch: pa.RecordBatch, location: object, first: int) -> Iterat
         place = f"{location}: rows {first + 1:,} to {first + batch.num_rows:,}"
         problem = f"hold a text of {longest:,} bytes"
         raise InputError(place, problem, allowed=f"at most {LONGEST_LINE:,}")
+
+    # as many rows at once as fit when all have the longest text
     step = max(1, BATCH_BYTES // longest)
     for start in range(0, batch.num_rows, step):
         part = batch.slice(start, step)
@@ -988,8 +1014,8 @@ def _convert_workbook_errors(location: object) -> Iterator[None]:
 def _iter_sheet(rows: NumberedCells, location: object) -> Iterator[Any]:
     """Yield the header of a sheet and its rows, by column.
 
-    Raises InputError for a cell without a column name, in the first row before the header is
-    yielded: a row with a title is narrower than the table under it.
+    Raises InputError for a cell without a column name. The header is yielded after the first row is
+    checked: where a title stands above the table, the table's names have no column.
     """
     start, header = next(rows, (1, ()))
     while header and header[-1] is None:

@@ -83,7 +83,8 @@ _URL_WITH_SECRET = re.compile(r"[^:]+://([^/@]*:.*@|[^/@]+@|[^?]*\?)")
 def strip_controls(text: str, kept: Collection[str] = ()) -> str:
     """Return ``text`` without escape sequences, control characters and invisible marks.
 
-    Tabs and line breaks stay, and so do the characters ``kept``; ``\\r\\n`` becomes ``\\n``.
+    Tabs and ``\\n`` stay, and so do the characters ``kept``. ``\\r\\n`` becomes ``\\n``; other line
+    breaks go.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -99,9 +100,10 @@ def strip_controls(text: str, kept: Collection[str] = ()) -> str:
 def join_lines(text: str, longest: int = LONGEST) -> str:
     """Return ``text`` on one line of at most ``longest`` characters, without control characters.
 
-    Runs of blanks become one blank; a cut text ends in ``…``.
+    Runs of blanks become one blank, and a longer line ends in ``…``. Of a huge text the first
+    20 * ``longest`` characters are read.
     """
-    # Controls and blanks vanish, so read more characters than ``longest``.
+    # Controls and blanks vanish, so more characters are read than the line has.
     text = _LINE_BREAKS.sub(" ", text[: 20 * longest])
     line = " ".join(strip_controls(text).split())
     if len(line) > longest:
@@ -127,7 +129,7 @@ class Markdown(str):
 def make_visible(text: str) -> str:
     """Return ``text`` with U+FFFD for each character that hides or reorders others.
 
-    Line breaks and tabs stay.
+    Tabs, ``\\n`` and the joiners of emoji and some scripts stay.
     """
     return "".join(REPLACEMENT if _is_hidden(char) else char for char in text)
 
@@ -271,12 +273,16 @@ class Guard(SafeConstructor):
         if node.tag in _NUMBER_TAGS and len(node.value) > MAX_NUMBER_CHARACTERS:
             raise UnsafeYaml(f"a number of {len(node.value)} characters", node.start_mark)
         try:
-            return super().construct_object(node, deep)
+            value = super().construct_object(node, deep)
         # PyYAML raises these over 2024-13-45, !!int x and !!bool x.
         except (ValueError, OverflowError, KeyError, AttributeError) as error:
             raise UnsafeYaml(
                 f"not a value of its type ({node.tag.rpartition(':')[2]})", node.start_mark
             ) from error
+        # JSON writes an emoji as two escapes, which PyYAML's own scanner leaves apart.
+        if isinstance(value, str) and not value.isascii():
+            value = value.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+        return value
 
 
 class SafeTypes(Guard, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -297,7 +303,7 @@ class SafeTypes(Guard, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: 
 def load_yaml(
     text: str, *, max_bytes: int, max_depth: int, max_nodes: int, loader: Any = SafeTypes
 ) -> Any:
-    """Return the one document in ``text``, as plain Python values.
+    """Return the one document in ``text``, as plain Python values; None without a document.
 
     Args:
         text: the YAML.
@@ -308,8 +314,8 @@ def load_yaml(
         loader: the loader's class, which has the mixin ``Guard``.
 
     Raises:
-        UnsafeYaml: the text breaks a limit.
-        yaml.YAMLError: the text is not YAML.
+        UnsafeYaml: the text breaks a limit, or has a malformed value or half a surrogate pair.
+        yaml.YAMLError: the text is not YAML, or has several documents. The base of UnsafeYaml.
     """
     size = len(text.encode("utf-8", "replace"))
     if size > max_bytes:
@@ -363,6 +369,7 @@ def _require_limits(
             merges += event.value == "<<"
             anchors[event.anchor] = _Extent(0, 1, len(event.value))
         elif isinstance(event, yaml.CollectionStartEvent):
+            # An alias to this collection inside itself must not find an earlier one of the name.
             anchors.pop(event.anchor, None)
             open_collections.append((event.anchor, _Extent(levels, nodes, characters)))
             nodes += 1
@@ -391,11 +398,11 @@ def check_dataset_card(repo_id: str, revision: str) -> None:
     """Raise InputError when the metadata of a Hub's dataset breaks ``CARD_LIMITS``.
 
     The metadata are the card's front matter and ``.huggingface.yaml``, which this function
-    downloads. Metadata that are no YAML pass: ``datasets`` reports these.
+    downloads. Metadata that are no YAML pass: ``datasets`` reports these. Other errors of the Hub's
+    client than a missing file pass unchanged.
     """
     from huggingface_hub import constants, hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
-    from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
     for name in (_CARD, _STANDALONE_METADATA):
         try:
@@ -408,8 +415,7 @@ def check_dataset_card(repo_id: str, revision: str) -> None:
             continue
         text = Path(path).read_text(encoding="utf-8", errors="replace")
         if name == _CARD:
-            block = REGEX_YAML_BLOCK.search(text)
-            text = block.group(2) if block else ""
+            text = find_front_matter(text)
         try:
             load_yaml(text, **CARD_LIMITS)
         except UnsafeYaml as error:
@@ -421,6 +427,14 @@ def check_dataset_card(repo_id: str, revision: str) -> None:
             ) from None
         except yaml.YAMLError:
             pass
+
+
+def find_front_matter(card: str) -> str:
+    """Return the YAML at the start of a card, without the lines ``---``; "" for a card without."""
+    from huggingface_hub.repocard import REGEX_YAML_BLOCK
+
+    block = REGEX_YAML_BLOCK.search(card)
+    return block.group(2) if block else ""
 
 
 @contextmanager
@@ -463,7 +477,8 @@ def convert_model_errors(
 def _is_about_a_model(error: BaseException) -> bool:
     """Return whether a model's files caused an error.
 
-    Other causes are the user (Ctrl-C), a failing disk and the memory of a GPU.
+    An absent file is theirs, too. Other causes are the user (Ctrl-C), a failing disk and the memory
+    of a GPU.
     """
     name = type(error).__name__
     if not isinstance(error, Exception):
@@ -478,7 +493,8 @@ def _is_about_a_model(error: BaseException) -> bool:
 def read_json_object(path: Path, model: object) -> dict[str, Any]:
     """Return the JSON object in a file of a model.
 
-    model: the model's name for the message. Raises InputError for other content.
+    model: the model's name for the message. Raises InputError for other content, OSError for a file
+    that cannot be opened.
     """
     return _read_json(path, model, dict, "a JSON object")
 
@@ -494,9 +510,10 @@ def _read_json(path: Path, model: object, kind: type, allowed: str) -> Any:
 
 
 def require_no_cross_encoder(folder: Path, model: object) -> str:
-    """Return the ``model_type`` of a model's folder; ``ENCODER`` where the folder names none.
+    """Raise InputError for a cross-encoder's folder; return any other folder's ``model_type``.
 
-    ``model``: the model's name, for the error. Raises InputError for a cross-encoder.
+    It is ``ENCODER`` where the folder names none. ``model``: the model's name, for the error.
+    Raises InputError for a damaged config, too.
     """
     kind: str = ENCODER
     encoder_config = folder / "config_sentence_transformers.json"
@@ -678,8 +695,10 @@ def read_upstream(folder: str | Path | None) -> dict[str, Any]:
     ``sts-dino lm`` add "license", "sha256" of the published weights, from a Hub "revision", and for
     converted weights "converted_from".
     """
-    path = Path(folder or "") / ORIGIN
-    if folder is None or not path.is_file():
+    if folder is None:
+        return {}
+    path = Path(folder) / ORIGIN
+    if not path.is_file():
         return {}
     try:
         origin = load_yaml(
@@ -691,7 +710,7 @@ def read_upstream(folder: str | Path | None) -> dict[str, Any]:
                 upstream[key] = str(origin[key])
         packages = origin["packages"].items()
         upstream["packages"] = {str(name): str(version) for name, version in packages}
-    # The file may come from another program.
+    # The file may come from another program, and have any content.
     except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError, AttributeError):
         return {}
     return {"upstream": upstream}

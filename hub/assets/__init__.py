@@ -45,7 +45,10 @@ def find_dataset_scripts() -> Path:
 
 
 def _find_folder(folder_of_clone: str, folder_of_installation: str) -> Path:
-    """Return the folder of a clone, if this module is in one, else that of the installation."""
+    """Return the folder of the clone that this module is in, else that of the installation.
+
+    ``folder_of_clone``, ``folder_of_installation``: its path below the one and the other.
+    """
     if (_CLONE_FOLDER / "assets").is_dir():
         return _CLONE_FOLDER / folder_of_clone
     return _INSTALLED_FOLDER / folder_of_installation

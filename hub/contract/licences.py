@@ -33,7 +33,7 @@ from sts_dino.hub.contract.recipe_file import read_yaml
 from sts_dino.hub.contract.results import Frozen
 from sts_dino.hub.contract.run_dir import RECIPE
 from sts_dino.hub.errors import InputError, suggest_choice
-from sts_dino.hub.untrusted import join_lines
+from sts_dino.hub.untrusted import CARD_LIMITS, find_front_matter, join_lines, load_yaml
 
 LICENCES_FILE = Path(__file__).with_name("data") / "licences.yaml"
 COMMON_LICENCES = ("cc-by-4.0", "mit", "apache-2.0")
@@ -166,15 +166,16 @@ def require_licence(place: str, licence: str) -> Licence:
 
 
 def resolve_model_licence(place: str, licence: str, card: Path | None) -> Licence:
-    """Return the licence that a recipe or option names, else the licence on the model's card.
+    """Return the licence that a recipe or option names, else the only one on the model's card.
 
-    Raises InputError for an unknown licence, and for a named licence that does not cover the
-    licence on the card.
+    Raises InputError for an unknown licence, where neither names one, and for a named licence that
+    does not cover each known licence on the card.
 
     Args:
         place: the recipe key or option that errors name.
         licence: the licence id of the recipe or option; empty where it names none.
-        card: the model's README.md; None where there is no local model.
+        card: the path of the model's README.md, which may be absent, beside it perhaps a recipe;
+            None where there is no local model.
     """
     card_licences = read_card_licences(card)
     if not licence and len(card_licences) == 1:
@@ -192,7 +193,7 @@ def resolve_model_licence(place: str, licence: str, card: Path | None) -> Licenc
 
 
 def is_openai(host: str) -> bool:
-    """Return whether a host is OpenAI's."""
+    """Return whether a host, in lower case, is openai.com or below it."""
     return f".{host}".endswith(".openai.com")
 
 
@@ -238,22 +239,27 @@ def describe_output_terms(model: str, licence: Licence) -> str | None:
 def read_card_licences(card: Path | None) -> list[Licence]:
     """Return the known licences that a card's front matter names, one or a list, in any case.
 
-    A run directory without a card has its recipe, which names the licence.
+    A run directory without a card has its recipe, which names the licence. A card or a recipe that
+    is missing, cannot be read or breaks ``CARD_LIMITS`` names none.
     """
-    from huggingface_hub.repocard import metadata_load
-
-    metadata: dict[str, object] = {}
-    # a card or a recipe that cannot be read names no licence
-    with suppress(InputError, OSError, ValueError, yaml.YAMLError):
+    metadata: object = None
+    with suppress(InputError, OSError, UnicodeDecodeError, yaml.YAMLError):
         if card is not None and card.is_file():
-            metadata = metadata_load(card) or {}
+            metadata = load_yaml(find_front_matter(card.read_text(encoding="utf-8")), **CARD_LIMITS)
         elif card is not None and card.with_name(RECIPE).is_file():
             metadata = read_yaml(card.with_name(RECIPE))
-    licence_names = metadata.get("license")
-    if str(licence_names).strip().lower() in ("other", "['other']"):
-        licence_names = metadata.get("license_name")
-    names = licence_names if isinstance(licence_names, list) else [licence_names]
-    known = [load_licences().get(str(name).strip().lower()) for name in names]
+    if not isinstance(metadata, dict):
+        return []
+
+    # A licence that the Hub does not know stands as ``license: other`` and ``license_name: ID``.
+    licence_ids: list[str] = []
+    for key in ("license", "license_name"):
+        names = metadata.get(key)
+        names = names if isinstance(names, list) else [names]
+        licence_ids = [str(name).strip().lower() for name in names]
+        if licence_ids != ["other"]:
+            break
+    known = [load_licences().get(licence_id) for licence_id in licence_ids]
     return [licence for licence in known if licence is not None]
 
 
@@ -324,7 +330,8 @@ def find_dataset_licences(
 ) -> tuple[str, ...]:
     """Find the licence ids that a dataset may have; a mixed one where no licence covers all parts.
 
-    Raises InputError naming ``place`` when the dataset may not be published.
+    Raises InputError naming ``place`` when the dataset may not be published: the source sentences
+    may not be changed, or the generator's licence does not say what it means for texts.
 
     Args:
         source: the licence of the source sentences.
@@ -345,6 +352,8 @@ def find_dataset_licences(
             hint="take a generator under another licence, or add outputs to "
             "hub/contract/data/licences.yaml",
         )
+
+    # the licences whose conditions hold for the dataset: the module's docstring says why
     binding = source.list_leaves()
     if generator.outputs.reach != "none":
         binding.append(generator)
@@ -352,6 +361,8 @@ def find_dataset_licences(
     licences = _find_covering(binding, non_commercial)
     if licences:
         return licences
+
+    # No licence covers all parts, so each keeps its own.
     non_commercial = non_commercial or any(licence.non_commercial for licence in binding)
     if any(leaf.unlicensed for leaf in source.list_leaves()):
         return (MIXED_UNLICENSED_NON_COMMERCIAL if non_commercial else MIXED_UNLICENSED,)
@@ -359,11 +370,14 @@ def find_dataset_licences(
 
 
 def choose_untaught_licence(recipe: ModelRecipe) -> str:
-    """Return a licence of the recipe's encoder without its teachers, for one that nobody publishes.
+    """Return a licence id for an encoder that is trained like the recipe's, but on other datasets.
 
-    It is the recipe's own licence without a teacher. Else a teacher's terms may have decided that
-    licence, and would be missing: the licence is then a non-commercial one, if the base has one,
-    which suits any dataset.
+    Such an encoder is measured, not published, and has none of the recipe's teachers. Without
+    teachers in the recipe it keeps the recipe's licence. With one, that licence may be due to the
+    teacher's terms alone; the result is then one that the base allows, a non-commercial one where
+    there is one, because it suits any dataset.
+
+    Raises InputError for an unknown licence of the base, and for a base that no licence covers.
     """
     if not any(dataset.teacher for dataset in recipe.datasets):
         return recipe.license
@@ -436,7 +450,7 @@ def _list_terms(part: Part) -> list[str]:
 def find_model_licences(
     base: Licence, datasets: Iterable[Licence], place: str, teachers: Iterable[Licence] = ()
 ) -> tuple[str, ...]:
-    """Find the licence ids that an encoder may have.
+    """Find the licence ids that an encoder may have, at least one.
 
     Raises InputError naming ``place`` when no licence covers its parts.
 
@@ -484,7 +498,8 @@ def choose_model_licence(
 ) -> str:
     """Choose the licence id of a model trained from ``base``: the base's own, where it is allowed.
 
-    Otherwise the least strict allowed one. Raises InputError as ``find_model_licences`` does.
+    Otherwise the first allowed one in the order of ``licences.yaml``, which begins with permissive
+    ones. Raises InputError as ``find_model_licences`` does.
     """
     allowed = find_model_licences(base, datasets, place, teachers)
     return base.id if base.id in allowed else allowed[0]
@@ -501,7 +516,8 @@ def describe_unlicensed_parts(parts: Iterable[Part]) -> str:
 def _find_covering(binding: list[Licence], non_commercial: bool) -> tuple[str, ...]:
     """Find the ids of grantable licences that cover every licence of ``binding``.
 
-    ``non_commercial``: whether the licence must ban commercial use.
+    They are in the order of ``licences.yaml``. ``non_commercial``: whether the licence must ban
+    commercial use.
     """
     conditional_ids = {licence.id for licence in binding if licence.has_conditions}
     covering = []

@@ -59,7 +59,8 @@ class Measured(Frozen):
     def write(self, directory: Path) -> Path:
         """Write the file into a run directory, atomically, and return the file's path.
 
-        Raises RunError when the run's rows are no longer the measured rows.
+        Raises RunError when the run's rows are no longer the measured rows, and when another
+        process holds the run's lock; InputError when the run is not finished.
         """
         with lock_run(directory):
             if require_complete(directory).fingerprint != getattr(self, self.rows_key):
@@ -73,7 +74,8 @@ class Measured(Frozen):
 def has_report(directory: Path, manifest: Manifest) -> bool:
     """Whether a run directory holds a report.
 
-    Raises InputError when the report shows other rows or weights than the run's.
+    Raises InputError when the report's head does not name the fingerprint of the run's rows or
+    weights.
     """
     path = directory / REPORT
     if not path.is_file():
@@ -310,8 +312,9 @@ class Fidelity(Measured):
     def describe_doubt(self) -> str | None:
         """Return a warning about weak labels, or None.
 
-        Labels are weak when the interval of Spearman's correlation, or of the highest mean cosine
-        of a label, reaches below ``LEAST_AGREEMENT``. Labels without scores give None.
+        Labels are weak when the interval of Spearman's correlation reaches below
+        ``LEAST_AGREEMENT``, or the interval of every label's mean cosine does. Labels without
+        scores give None.
         """
         if self.spearman is None:
             return None
@@ -498,7 +501,10 @@ class VariantPlan(Frozen):
 
     @model_validator(mode="after")
     def _check_variants(self) -> Self:
-        """Require known variants, equally many seeds of each, and of each of its datasets."""
+        """Require known names, and equally many seeds of all variants and of their datasets.
+
+        A variant of one folder has no seed, as the untrained encoder.
+        """
         names = [self.control]
         for pair in self.differences:
             names += pair
@@ -585,7 +591,7 @@ class TrainingValue(Measured):
 def require_value(directory: Path, manifest: Manifest, least: float) -> None:
     """Require a downstream gain of at least ``least`` points over the SimCSE baseline.
 
-    Raises InputError when the gain was not measured, RunError when it is lower.
+    Raises InputError when the gain was not measured on the run's rows, RunError when it is lower.
     """
     value = TrainingValue.read(directory, manifest)
     if value is None:

@@ -87,17 +87,20 @@ class PackagedModel(BaseModel, extra="forbid", frozen=True):
 
     @property
     def is_here(self) -> bool:
-        """Whether the model is downloaded: a download gives its folder the name at the end."""
+        """Whether the model is downloaded whole: a download renames its folder at its end."""
         return (self.folder / self.file).is_file()
 
     @property
     def checksums(self) -> dict[str, str]:
-        """The SHA-256 of each file that a Hub gives of the model, by its path."""
+        """Path → SHA-256 of the files that are downloaded where the model comes from a Hub."""
         return {self.file: self.sha256, **self.files}
 
     @property
     def identities(self) -> dict[str, str]:
-        """The name → SHA-256 of the files that identify the model; a folder has one of them."""
+        """Name → SHA-256 of the files that identify the model.
+
+        A model's folder has one of them: ``file``, or the packages' own form of the weights.
+        """
         identities = {self.file: self.sha256}
         if self.packed_file:
             identities[Path(self.packed_file).name] = self.packed_sha256
@@ -145,7 +148,8 @@ class PackagedModel(BaseModel, extra="forbid", frozen=True):
     def add_default_prompt(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return an encoder's ``config`` with the prompt for similarity as its default.
 
-        ``config``: of config_sentence_transformers.json; its own prompts come before those here.
+        ``config``: the content of config_sentence_transformers.json. Its own prompts replace those
+        of ``prompts`` with the same name.
         """
         prompts = self.prompts | config.get("prompts", {})
         return {**config, "prompts": prompts, "default_prompt_name": self.prompt_name}
@@ -162,12 +166,12 @@ class HubModel(BaseModel, extra="forbid", frozen=True):
 
     @property
     def weights(self) -> float:
-        """GB of the weights in bfloat16."""
+        """GB of the weights in bfloat16, two bytes for each of 10^9 ``parameters``."""
         return 2 * self.parameters
 
 
 def _read_entries(table: str, key: str) -> dict[str, dict[str, Any]]:
-    """Return the entries of a file of models, each with its name as ``key``."""
+    """Return the entries of a file of models by name; each has its name as the value of ``key``."""
     path = Path(__file__).with_name("data") / table
     entries = yaml.safe_load(path.read_text(encoding="utf-8"))
     return {name: {key: name, **keys} for name, keys in entries.items()}
@@ -215,9 +219,10 @@ def find_downloaded_model(name: str) -> Path | None:
 
 
 def find_minilm() -> Path | None:
-    """Return the model folder of all-MiniLM-L6-v2, or None.
+    """Return the model folder of all-MiniLM-L6-v2; None where it is not on this machine.
 
-    The Python package with the model precedes a download of ``sts-dino lm``.
+    The folder of an installed Python package with the model is preferred to that of ``sts-dino
+    lm``.
     """
     package = find_spec(MINILM_MODULE)
     if package is not None and package.submodule_search_locations:
@@ -231,7 +236,10 @@ def find_hub_model(location: str) -> HubModel | None:
 
 
 def find_encoder_with_prompt(repo_id: str) -> PackagedModel | None:
-    """Return the encoder of ``sts-dino lm`` of a Hub repository, if it has a default prompt."""
+    """Return the encoder of ``sts-dino lm`` of a Hub repository, if it has a default prompt.
+
+    Case does not count in ``repo_id``. None for any other encoder.
+    """
     for encoder in ENCODERS.values():
         if encoder.prompt_name and encoder.upstream.lower() == repo_id.lower():
             return encoder
@@ -239,9 +247,10 @@ def find_encoder_with_prompt(repo_id: str) -> PackagedModel | None:
 
 
 def find_moved_folder(path: str) -> Path | None:
-    """Return the folder of a downloaded model for a path ``artifacts/lm/NAME`` that is not here.
+    """Return the folder of the downloaded model NAME for an absent path ``artifacts/lm/NAME``.
 
-    Recipes name that path, which earlier versions downloaded to. None: any other path.
+    Earlier versions downloaded to that path, so recipes name it. None for any other path, for one
+    that exists, and for a model that is not downloaded.
     """
     if Path(path).parent != _EARLIER_FOLDER or Path(path).exists():
         return None
@@ -251,7 +260,8 @@ def find_moved_folder(path: str) -> Path | None:
 def require_memory(path: str | None, gguf_file: str | None, free: int) -> None:
     """Raise OutOfMemory when a packaged generator takes more than ``free`` bytes of memory.
 
-    The error names smaller generators. Other language models are not checked.
+    The error names the generators that fit. Other language models are not checked, nor are those
+    of a Hub.
 
     Args:
         path: ``model.path`` of a recipe.
@@ -259,18 +269,18 @@ def require_memory(path: str | None, gguf_file: str | None, free: int) -> None:
         free: bytes of free memory.
     """
     for model in GENERATORS.values():
-        # A folder of any name may hold the model's GGUF file.
+        # A GGUF file identifies the model: its folder may have any name.
         is_chosen = Path(path or "").name == model.name
         if gguf_file:
             is_chosen = gguf_file == model.file
         if not is_chosen or model.memory * 1e9 <= free:
             continue
-        smaller = [
+        fitting = [
             f"{generator.name} ({generator.memory:g} GB)"
             for generator in GENERATORS.values()
             if generator.memory * 1e9 <= free
         ]
-        hint = f"use --lm {' or '.join(smaller)}" if smaller else "free some"
+        hint = f"use --lm {' or '.join(fitting)}" if fitting else "free some"
         raise OutOfMemory(
             "memory",
             f"is too small: {model.name} takes {model.memory:g} GB, {free / 1e9:.1f} GB are free",

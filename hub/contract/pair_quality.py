@@ -70,10 +70,13 @@ class PairQuality(Frozen):
 
     @property
     def is_weak(self) -> bool:
-        """Whether fewer than half of the most similar label's pairs fit."""
+        """Whether fewer than ``LEAST_FITTING_SHARE`` of the most similar label's pairs fit.
+
+        A label without pairs, all of whose texts were rejected, is weak.
+        """
         outcomes = next(iter(self.outcomes.values()))
         pairs = len(outcomes) - outcomes.count(REJECTED)
-        return outcomes.count(FITS) < LEAST_FITTING_SHARE * max(1, pairs)
+        return pairs == 0 or outcomes.count(FITS) < LEAST_FITTING_SHARE * pairs
 
     def describe_labels(self) -> str:
         """Return the fitting pairs of each label, and the rejected texts, as part of a sentence."""
@@ -121,12 +124,15 @@ def report_pair_quality(recipe: DatasetRecipe) -> PairQuality | None:
 
 
 def find_pair_quality(recipe: DatasetRecipe) -> PairQuality | None:
-    """Return the figures of a recipe's model and prompts: the user's own, else the shipped ones."""
+    """Return the figures of a recipe's model and prompts: the user's own, else the shipped ones.
+
+    None without figures of this model with these prompts.
+    """
     path = get_quality_path(recipe)
     if path.is_file():
         try:
             return PairQuality.model_validate_json(path.read_bytes())
-        except ValidationError:  # of another version: it is measured again
+        except ValidationError:  # a file of another version counts as absent
             logger.debug("%s has another form than expected", path)
     identity = name_model(recipe.model)
     prompts = hash_prompts(recipe)
@@ -137,7 +143,10 @@ def find_pair_quality(recipe: DatasetRecipe) -> PairQuality | None:
 
 
 def list_shipped(identity: str, language: str) -> Iterator[PairQuality]:
-    """Yield the shipped figures of a model in a language."""
+    """Yield the shipped figures of a model in a language, of ``GENERATORS`` alone.
+
+    ``identity``: of the model (``name_model``).
+    """
     if identity not in GENERATORS:
         return
     for quality in read_qualities(find_asset(SHIPPED)):
@@ -146,7 +155,7 @@ def list_shipped(identity: str, language: str) -> Iterator[PairQuality]:
 
 
 def read_qualities(path: Path) -> list[PairQuality]:
-    """Read a YAML file of figures; an absent file has none."""
+    """Read a YAML file of figures, which is trusted; an absent or empty file has none."""
     if not path.is_file():
         return []
     entries = yaml.safe_load(path.read_text(encoding="utf-8")) or []
@@ -174,6 +183,7 @@ def name_model(model: LanguageModel) -> str:
     A model of ``sts-dino lm`` has its name there. A folder has the names, sizes and times of its
     weights, which are quick to read; a Hub model has its revision, a server its address.
     """
+    # a model of sts-dino lm, in its folder or on a Hub
     for packaged in GENERATORS.values():
         repositories = (packaged.hub.partition("@")[0], packaged.upstream)
         is_local = (
@@ -181,11 +191,15 @@ def name_model(model: LanguageModel) -> str:
         )
         if is_local or (model.repo_id is not None and model.repo_id in repositories):
             return packaged.name
+
+    # another model of a Hub, or of a server
     if model.path is None:
         location = f"{model.repo_id} {model.revision}"
         if model.server is not None:
             location = f"{model.server.model} {model.server.base_url}"
         return f"{location} {model.gguf_file or ''}".strip()
+
+    # another folder
     model_folder = Path(model.path)
     facts = []
     for file in sorted(model_folder.glob(model.gguf_file or "*")):
@@ -198,11 +212,12 @@ def name_model(model: LanguageModel) -> str:
 def hash_prompts(recipe: DatasetRecipe) -> str:
     """Return a digest of a recipe's values that decide how good its texts are.
 
-    They are labels, examples, decoding and seed; model and source sentences are left out.
+    They are language, labels, decoding, seed, and few-shot settings with the content of a local
+    file of examples. Model and source sentences are left out.
     """
     labels = recipe.model_dump(mode="json", include={"labels"})["labels"]
     for label in labels:
-        label.pop("meaning", None)
+        label.pop("meaning", None)  # only the card shows it
     facts = {
         "language": recipe.language,
         "labels": labels,

@@ -31,10 +31,20 @@ UNPUBLISHED_KEYS = ("model.server.budget",)  # a user's own limit
 # last parts of host names that only a local network knows
 _PRIVATE_DOMAINS = ("internal", "intranet", "invalid", "lan", "local", "localdomain", "localhost")
 _MAX_CHECKSUMS = 3  # shown in an error
+_FULL_PATH = re.compile(r"[/~]|[A-Za-z]:[/\\]|\\\\")  # the beginning of one, on any system
+# the origin of a clone: https, with or without a user, or ssh in git's two forms
+_CLONE_ADDRESSES = (
+    re.compile(r"(?:https://(?:[^/@]*@)?|ssh://git@)([\w.-]+)/([\w./-]+)"),
+    re.compile(r"git@([\w.-]+):([\w./-]+)"),
+)
 
 
 def hide_folders(path: str) -> str:
-    """Return the published form of a path: its last name if it is absolute or has ``..``."""
+    """Return the published form of a path.
+
+    It is the last name of a path that is absolute on any system, begins with ``~`` or has ``..``.
+    Any other path is unchanged.
+    """
     windows_path = PureWindowsPath(path)  # it takes / and \ as separators
     is_absolute = (
         PurePath(path).is_absolute()
@@ -43,6 +53,7 @@ def hide_folders(path: str) -> str:
     )
     if not is_absolute and ".." not in PurePath(path).parts:
         return path
+    # The last part is no name, so the folder that the path leads to gives it.
     if windows_path.name in ("", "..", "~"):
         return Path(path).resolve().name
     return windows_path.name
@@ -54,7 +65,11 @@ def name_origin(repo_id: str | None, path: str | None) -> str:
 
 
 def find_public_host(url: str) -> str:
-    """Return the host of a URL in lower case; "" for an IP address and for a private name."""
+    """Return the host of a URL in lower case; "" for an IP address and for a private name.
+
+    A name is private when it has no dot, or ends in one of ``_PRIVATE_DOMAINS``. The result is ""
+    also for a URL with a user, and for one of another scheme than http and https.
+    """
     match = re.match(r"https?://([\w.-]+\.([a-z][\w-]*))(:\d*)?(/|$)", url.lower())
     if match is None or match[2] in _PRIVATE_DOMAINS:
         return ""
@@ -84,11 +99,14 @@ def name_inputs(names: Iterable[str]) -> list[str]:
 
 
 def hide_value(key: str, value: Any) -> Any:
-    """Return the value of a recipe's key as it is published."""
-    if key in LIBRARY_ARGUMENT_KEYS and isinstance(value, dict):  # arguments may be paths
+    """Return the value of a recipe's key as it is published.
+
+    Of a library's arguments, those that begin like a full path are hidden as paths.
+    """
+    if key in LIBRARY_ARGUMENT_KEYS and isinstance(value, dict):
         arguments = dict(value)
         for name, text in value.items():
-            if text.startswith(("/", "~")):
+            if isinstance(text, str) and _FULL_PATH.match(text):
                 arguments[name] = hide_folders(text)
         return arguments
     if key == ADDRESS_KEY and isinstance(value, str):
@@ -105,15 +123,22 @@ def hide_setting(setting: str) -> str:
     if setting.startswith("@"):  # a file of overrides
         return f"@{hide_folders(setting[1:])}"
     key, _, text = setting.partition("=")
-    last_key = key.split(".")[-1]
+    *sections, last_key = key.split(".")
+    is_argument = bool(sections) and sections[-1] in LIBRARY_ARGUMENT_KEYS
     try:
         tree = yaml.load(text, yaml.BaseLoader)  # it reads every value as text
     except yaml.YAMLError:
         tree = text
     # YAML reads a path with a colon as a mapping.
-    if last_key in (PATH_KEY, ADDRESS_KEY, ENDPOINT_KEY) and not isinstance(tree, str):
+    is_path = is_argument or last_key in (PATH_KEY, ADDRESS_KEY, ENDPOINT_KEY)
+    if is_path and not isinstance(tree, str):
         tree = text
-    hidden = _hide_tree(tree, last_key)
+
+    # A library's argument is hidden as part of its section.
+    if is_argument:
+        hidden = hide_value(sections[-1], {last_key: tree})[last_key]
+    else:
+        hidden = _hide_tree(tree, last_key)
     if hidden == tree:
         return setting
     if not isinstance(hidden, str):
@@ -122,15 +147,19 @@ def hide_setting(setting: str) -> str:
 
 
 def _hide_tree(tree: Any, key: str = "") -> Any:
-    if isinstance(tree, dict):
-        return {name: _hide_tree(value, name) for name, value in tree.items()}
-    if isinstance(tree, list):
-        return [_hide_tree(value) for value in tree]
-    return hide_value(key, tree)
+    """Return the value of ``key`` as it is published, with all that is nested in it."""
+    hidden = hide_value(key, tree)
+    if isinstance(hidden, dict):
+        return {name: _hide_tree(value, name) for name, value in hidden.items()}
+    if isinstance(hidden, list):
+        return [_hide_tree(value) for value in hidden]
+    return hidden
 
 
 def format_command(command: str, recipe: Path, limit: int | None, settings: list[str]) -> str:
-    """Return the shell command that makes an artefact, without absolute paths of this machine.
+    """Return the shell command that makes an artefact, as it is published.
+
+    Paths and addresses of this machine are hidden, ``UNPUBLISHED_KEYS`` are left out.
 
     Args:
         command: the subcommand of sts-dino, e.g. ``write``.
@@ -150,25 +179,28 @@ def format_command(command: str, recipe: Path, limit: int | None, settings: list
 def describe_clone(root: Path) -> dict[str, str]:
     """Return ``commit`` and, where its origin is public, ``url`` of the git clone in ``root``.
 
-    A commit with changes on top ends in ``-dirty``. An address loses user and password and needs
-    https. Empty where ``root`` is not the top of a clone, e.g. site-packages in a repository.
+    A commit with changes on top ends in ``-dirty``. The URL is of https, without user and password;
+    an origin with a port, or on a host that is not public (``find_public_host``), gives none. Empty
+    where ``root`` is not the top of a clone, e.g. site-packages in a repository.
     """
-    if run_git(root, "rev-parse", "--show-toplevel") != str(root.resolve()):
+    if Path(run_git(root, "rev-parse", "--show-toplevel")) != root.resolve():
         return {}
     commit = run_git(root, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
     if not commit:
         return {}
     origin = run_git(root, "remote", "get-url", "origin")
-    address = re.fullmatch(
-        r"(?:https://(?:[^/@]*@)?|git@|ssh://git@)([\w.-]+)[:/]([\w./-]+)", origin
-    )
-    if address is None:
-        return {"commit": commit}
-    return {"commit": commit, "url": f"https://{address[1]}/{address[2]}"}
+    for pattern in _CLONE_ADDRESSES:
+        address = pattern.fullmatch(origin)
+        if address is not None and find_public_host(f"https://{address[1]}"):
+            return {"commit": commit, "url": f"https://{address[1]}/{address[2]}"}
+    return {"commit": commit}
 
 
 def run_git(root: Path, *arguments: str) -> str:
-    """Return the output of git in a folder; empty where it fails or is not installed."""
+    """Return the output of git in a folder, without line breaks around it.
+
+    Empty where git fails, takes more than 10 seconds or is not installed.
+    """
     command = ["git", "-C", str(root), *arguments]
     try:
         process = subprocess.run(command, capture_output=True, text=True, timeout=10)  # noqa: S603
@@ -201,8 +233,8 @@ def store_input_paths(directory: Path, paths: Mapping[str, str]) -> None:
 def read_path_settings(directory: Path) -> list[str]:
     """Return ``KEY=PATH`` settings that put the full paths of inputs back into a run's recipe.
 
-    ``store_input_paths`` wrote them beside ``directory``. The list is empty when that file is
-    missing or is no JSON object. Raises InputError for a pipe, a socket or a device.
+    ``store_input_paths`` wrote the paths beside ``directory``. The list is empty when that file is
+    missing or has no JSON object. Raises InputError for a pipe, a socket or a device.
     """
     try:
         text = require_regular_file(_get_note_path(directory)).read_text(encoding="utf-8")

@@ -66,6 +66,7 @@ Columns = Annotated[tuple[str, ...], Field(min_length=1)]
 
 
 def _check_encoding(encoding: str) -> str:
+    """Return ``encoding``. Raises ValueError unless Python encodes texts by that name."""
     try:
         "a".encode(encoding)
     except (LookupError, ValueError) as error:
@@ -120,9 +121,9 @@ def refuse(message: str, when: Callable[[Any], object]) -> Rule:
 class Strict(BaseModel):
     """Base of every recipe section: immutable, unknown keys refused.
 
-    ``model_dump(context=PUBLISHED)`` hides paths and addresses of this machine
-    (``sts_dino.hub.contract.published_paths``). ``context=DECIDING`` also leaves out the keys that
-    decide neither rows nor weights.
+    ``model_dump`` leaves out unset options. ``model_dump(context=PUBLISHED)`` also hides paths and
+    addresses of this machine (``sts_dino.hub.contract.published_paths``) and leaves out keys marked
+    ``USER_ONLY``. ``context=DECIDING`` hides the same values and keeps ``deciding_keys`` alone.
     """
 
     model_config = ConfigDict(
@@ -132,6 +133,7 @@ class Strict(BaseModel):
 
     @model_validator(mode="after")
     def _check_rules(self) -> Self:
+        """Raise ValueError with the first message of the rules; later rules may rely on earlier."""
         for rule in self.rules:
             for message in rule(self):
                 raise ValueError(message)
@@ -139,7 +141,7 @@ class Strict(BaseModel):
 
     @property
     def deciding_keys(self) -> set[str]:
-        """The keys that decide rows or weights: all but marked keys and unset options."""
+        """The keys that decide rows or weights: all but unset options and ``NotFingerprinted``."""
         fields = type(self).model_fields
         marked_keys = {key for key, field in fields.items() if _is_not_fingerprinted(field)}
         return set(fields) - marked_keys - self.unset_options
@@ -159,7 +161,7 @@ class Strict(BaseModel):
     def _serialize(
         self, handler: SerializerFunctionWrapHandler, info: SerializationInfo
     ) -> dict[str, Any]:
-        """Leave out unset options; with a context also what is not published or does not decide."""
+        """Leave out and hide the keys that the class's docstring names for each context."""
         omitted = self.unset_options
         fields = type(self).model_fields
         if info.context == DECIDING:
@@ -212,6 +214,8 @@ def _find_unused_parts(origin: Any) -> Iterator[str]:
     reason = "one file is read, whole"
     if origin.kind == "model":
         reason = "the model writes these texts"
+    elif origin.kind == "own":
+        reason = "the examples come from a run directory"
     for key in ("config", "splits"):
         if getattr(origin, key) != type(origin).model_fields[key].default:
             yield f"{key} names parts of a Hub dataset, but {reason}: remove {key}"
@@ -424,8 +428,9 @@ class Server(Strict):
 def parse_quantization(texts: Mapping[str, str] | None) -> dict[str, Any]:
     """Parse the texts of quantization arguments (true, 4, nf4) as YAML.
 
-    Returns argument → number, truth value, text or short list. Raises yaml.YAMLError for deeper or
-    longer values and for text that is not YAML.
+    Returns argument → number, truth value, date, text, None, or a list or mapping without nested
+    ones; {} for None. Raises yaml.YAMLError for deeper or longer values and for text that is not
+    YAML.
     """
     return {
         key: load_yaml(text, max_bytes=10_000, max_depth=2, max_nodes=1_000)
@@ -440,6 +445,8 @@ def _check_quantization(texts: dict[str, str]) -> dict[str, str]:
             parse_quantization({key: text})
         except yaml.MarkedYAMLError as error:
             raise ValueError(f"{key}: {error.problem}") from error
+        except yaml.reader.ReaderError as error:  # a control character
+            raise ValueError(f"{key}: {error.reason}") from error
     return texts
 
 
@@ -448,6 +455,10 @@ Quantization = Annotated[dict[str, str], AfterValidator(_check_quantization)]
 
 
 def _check_gguf_name(name: str) -> str:
+    """Return ``name``. Raises ValueError unless it is a .gguf file's relative path without ``..``.
+
+    No folder or file in it begins with a dot, and its separator is ``/``.
+    """
     if not re.fullmatch(r"([\w+-][\w.+ -]*/)*[\w+-][\w.+ -]*\.gguf", name):
         raise ValueError("names a .gguf file inside path or repo_id, e.g. model-q4_k_m.gguf")
     return name
@@ -562,6 +573,7 @@ class Label(Strict):
     @field_validator("overlap")
     @classmethod
     def _check_overlap(cls, band: tuple[float, float] | None) -> tuple[float, float] | None:
+        """Require a least overlap that is not above the most."""
         if band and band[0] > band[1]:
             raise ValueError("the least stands before the most, e.g. [0.1, 0.6]")
         return band
@@ -708,7 +720,11 @@ class Examples(Strict):
     license: Annotated[str, CARD_ONLY]
 
     def _find_column_problems(self) -> Iterator[str]:
-        """Yield a message unless the section names exactly the columns that its kind needs."""
+        """Yield a message for missing or superfluous keys of columns.
+
+        A dataset needs exactly one of ``labels``, ``texts`` and ``scores``. The other kinds have
+        columns of fixed names, so they take no key of columns.
+        """
         mappings = [key for key in ("labels", "texts", "scores") if getattr(self, key)]
         if self.kind in ("file", "hub"):
             if len(mappings) != 1:
@@ -723,7 +739,8 @@ class Examples(Strict):
                 yield f"examples of kind {self.kind} name their columns themselves: remove {key}"
 
     def _find_band_problems(self) -> Iterator[str]:
-        """Yield a message for a score band without values, and for bands that share a score."""
+        """Yield a message for a band with its limits reversed, and for bands that share a score."""
+        # Sorted bands that share no score with the next one share none with any other.
         bands = sorted(self.scores.items(), key=lambda item: item[1])
         for label, (low, high) in bands:
             if low > high:
@@ -758,9 +775,9 @@ class Examples(Strict):
 
     @property
     def names(self) -> dict[str, str]:
-        """Label of the recipe → its value or column in the dataset.
+        """Label of the recipe → its value or column in the dataset; with ``scores`` its own name.
 
-        A label that is missing here has its own name there.
+        A label that is missing here has its own name in the dataset, too.
         """
         return self.labels or self.texts or {label: label for label in self.scores}
 
@@ -858,7 +875,7 @@ class Selection(Strict):
 
 @dataclass(frozen=True)
 class Variant:
-    """A form of the prompt: its shot count (None without few-shot) and its example set's number."""
+    """A form of the prompt: its shot count (None without few-shot), and its example set from 0."""
 
     shots: int | None
     example_set: int
@@ -1047,7 +1064,8 @@ class DatasetRecipe(Strict):
                 f"{self.model.backend!r} cannot do; use backend: engine, or remove the section"
             )
         labels = self.written_labels
-        if len({label.instruction for label in labels}) < max(2, len(labels)):
+        instructions = {label.instruction for label in labels}
+        if len(labels) < 2 or len(instructions) < len(labels):
             yield (
                 "verification compares the prompts of labels: it needs two labels or more, "
                 "all different"
@@ -1131,16 +1149,19 @@ class DatasetRecipe(Strict):
         return tuple(label for label in self.written_labels if self.get_decoding(label).guidance)
 
     def get_decoding(self, label: Label) -> Decoding:
-        """Return the decoding of a label's texts: ``decoding`` with the label's own settings."""
+        """Return the decoding of a label's texts: ``decoding`` with ``LABEL_DECODING_KEYS`` of it.
+
+        ``samples`` is 0 for a label without generated texts.
+        """
         settings = {key: getattr(label, key) for key in LABEL_DECODING_KEYS}
         changes = {key: value for key, value in settings.items() if value is not None}
         return self.decoding.model_copy(update=changes)
 
     def count_texts_asked(self, label: Label) -> int:
-        """Count the usable texts that a label asks of the model for each source sentence.
+        """Count the usable texts that a label asks of the model for a source sentence and variant.
 
-        With ``verification.best_of`` or ``selection`` these are more than the ``samples`` that
-        become rows.
+        With ``verification.best_of`` above 1 or ``selection`` these are more than the ``samples``
+        that become rows.
         """
         best_of = self.verification.best_of if self.verification else 1
         if self.selection is not None:
@@ -1154,7 +1175,7 @@ class DatasetRecipe(Strict):
 
     @property
     def texts_per_source_sentence(self) -> int:
-        """The usable texts that all labels together ask for each source sentence."""
+        """The usable texts that all labels together ask for a source sentence and variant."""
         return sum(self.count_texts_asked(label) for label in self.written_labels)
 
     @property
@@ -1172,7 +1193,8 @@ class DatasetRecipe(Strict):
         """The prompt variants that every source sentence gets.
 
         With ``few_shot.rotate`` there is one for each shot count, because each source sentence has
-        an example set of its own. Otherwise these are ``row_variants``.
+        an example set of its own. Its ``example_set`` 0 then is only a placeholder: the rows of the
+        sentence name theirs. Otherwise these are ``row_variants``.
         """
         if self.few_shot and self.few_shot.rotate:
             return tuple(Variant(shots, 0) for shots in self.few_shot.shots)
@@ -1180,7 +1202,10 @@ class DatasetRecipe(Strict):
 
     @property
     def row_variants(self) -> tuple[Variant, ...]:
-        """The prompt variants of rows: one, or one for each shot count and example set."""
+        """The prompt variants of rows: one, or one for each shot count and example set.
+
+        The shot count 0 has no examples, and so a single variant.
+        """
         if self.few_shot is None:
             return (Variant(None, 0),)
         variants = []
@@ -1224,6 +1249,7 @@ def get_verified_columns(base: str, recipe: DatasetRecipe) -> dict[str, ColumnTy
     if not rows.is_finished(base):
         likelihoods = {label.name: "float32" for label in recipe.written_labels}
         return {rows.LOG_LIKELIHOODS: likelihoods, **probability, **cosine}
+    # A row of another provenance, a triplet, joins texts of several labels.
     if get_finished_schema(base, recipe).provenance is PROVENANCE:
         return probability
     return {}
@@ -1438,10 +1464,11 @@ class Spans(Strict):
         """The units of the shortest document in which all anchors and positives always fit.
 
         ``blocks``: each anchor takes its block and leaves a neighbour unused. ``apart``: an anchor
-        has one ``max_length``, and two of them lie between two anchors. ``adjacent`` positives lie
-        on both sides of an anchor.
+        has one ``max_length``, and two of them lie between two anchors.
         """
         blocks = 2 * self.anchors if self.anchor_placement == "blocks" else 3 * self.anchors - 2
+        # With 2 * min_length units beside an anchor, one of its sides has room for a positive. An
+        # overlapping positive needs one unit outside its anchor.
         beside = {"adjacent": 2 * self.min_length, "overlapping": 1}.get(self.strategy, 0)
         return max(blocks * self.max_length, self.max_length + beside)
 

@@ -49,7 +49,7 @@ class _TextLoader(Guard, yaml.SafeLoader):
     }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Construct a mapping whose keys are distinct texts."""
+        """Construct a mapping. Raises yaml.MarkedYAMLError unless its keys are distinct texts."""
         keys: set[str] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
@@ -84,10 +84,11 @@ def load_recipe(path: Path, model: type[Recipe], overrides: list[str] | None = N
 
 
 def read_yaml(path: Path, depth: int = 0) -> dict[str, Any]:
-    """Return the mapping in a YAML file, all scalars as text, merged onto the recipe it extends.
+    """Return the mapping in a YAML file, all scalars but null as text, with what it extends.
 
-    ``depth``: the number of recipes on the way that extend this one. Raises InputError naming file
-    and line.
+    The file's values are merged onto those of the recipe that it extends. ``depth``: the number of
+    recipes that extend this one, each another. Raises InputError naming the file, and the line of
+    bad YAML.
     """
     tree = _read_mapping(path)
     is_published = path.name == RECIPE  # a published recipe is whole and extends none
@@ -126,7 +127,11 @@ def _merge_sections(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, 
 
 
 def _read_mapping(path: Path) -> dict[str, Any]:
-    """Read one YAML file, and no recipe that it extends. Raises InputError naming file and line."""
+    """Read one YAML file, and no recipe that it extends.
+
+    Raises InputError naming the file, and the line of bad YAML, for a missing file and for another
+    content than a mapping of less than ``MAX_BYTES``.
+    """
     if path.suffix.lower() not in ("", ".yaml", ".yml", ".json") and path.is_file():
         raise InputError(
             path,
@@ -135,9 +140,9 @@ def _read_mapping(path: Path) -> dict[str, Any]:
             hint=f"for the recipe of a corpus: sts-dino new {quote(str(path))}",
         )
     try:
-        if path.is_fifo():
+        if path.is_fifo() or path.is_socket():
             raise InputError(path, "is a pipe, a socket or a device", hint="look in recipes/")
-        with path.open(encoding="utf-8") as file:
+        with path.open("rb") as file:
             tree = _parse_yaml(file.read(MAX_BYTES + 1))
     except FileNotFoundError as error:
         raise InputError(path, "no such recipe", hint=_RECIPES_HINT) from error
@@ -149,6 +154,7 @@ def _read_mapping(path: Path) -> dict[str, Any]:
         ) from error
     except yaml.MarkedYAMLError as error:
         line = f"{path}:{error.problem_mark.line + 1}" if error.problem_mark else path
+        # PyYAML's message shows the character that it cannot read.
         remedy = "indent with spaces" if "'\\t'" in (error.problem or "") else None
         raise InputError(line, f"not valid YAML: {error.problem}", hint=remedy) from error
     except yaml.reader.ReaderError as error:
@@ -165,7 +171,15 @@ def _read_mapping(path: Path) -> dict[str, Any]:
     return tree
 
 
-def _parse_yaml(text: str) -> Any:
+def _parse_yaml(text: str | bytes) -> Any:
+    """Parse a text, or the bytes of a file with at most one more than ``MAX_BYTES``.
+
+    Raises yaml.YAMLError, and UnicodeDecodeError for bytes that are not UTF-8.
+    """
+    if isinstance(text, bytes):
+        # The last character may be cut of a file that is refused as too large.
+        is_cut = len(text) > MAX_BYTES
+        text = text.decode(errors="replace" if is_cut else "strict")
     return load_yaml(text, **_LIMITS, loader=_TextLoader)
 
 
@@ -175,6 +189,7 @@ def apply_overrides(tree: dict[str, Any], overrides: list[str]) -> dict[str, Any
     An override is ``a.b=c`` (list items by index) or ``@FILE`` (``_replace_hub_sections``). Raises
     InputError for an override of another form, and for a key that leads nowhere.
     """
+    # Uses of one YAML alias are one object; as JSON they become several, to be changed one by one.
     tree = json.loads(json.dumps(tree))
     for override in overrides:
         if override.startswith("@"):
@@ -185,7 +200,10 @@ def apply_overrides(tree: dict[str, Any], overrides: list[str]) -> dict[str, Any
 
 
 def _apply_setting(tree: dict[str, Any], setting: str) -> None:
-    """Apply one setting ``a.b=c`` to ``tree`` in place; missing sections are made."""
+    """Apply one setting ``a.b=c`` to ``tree`` in place; missing sections are made.
+
+    Raises InputError for another form, and for a key below a value or beyond the end of a list.
+    """
     path, equals, text = setting.partition("=")
     keys = path.split(".")
     if not equals or not all(keys):
@@ -200,7 +218,7 @@ def _apply_setting(tree: dict[str, Any], setting: str) -> None:
     # walk to the section or list that holds the last key; sections that are missing are made
     holder: Any = tree
     for depth, key in enumerate(keys, start=1):
-        position: Any = int(key) if isinstance(holder, list) and key.isdigit() else key
+        position: Any = int(key) if isinstance(holder, list) and key.isdecimal() else key
         is_item = isinstance(position, int) and position < len(holder)
         if not isinstance(holder, dict) and not is_item:
             raise InputError(f"--set {setting}", f"{key!r} does not lead anywhere")
@@ -304,7 +322,8 @@ def _require_kind(path: Path, model: type[Recipe], tree: dict[str, Any]) -> None
 def validate_recipe(path: Path, model: type[Recipe], tree: dict[str, Any]) -> Recipe:
     """Make the recipe of the kind ``model`` from ``tree``.
 
-    Raises InputError that names ``path:key``, the value and the allowed values.
+    Raises InputError for the first problem: ``path:key``, the value, and the allowed values or
+    what is wrong with it.
     """
     try:
         return model.model_validate(tree)

@@ -7,13 +7,12 @@ not published: they lie beside the directory. ``shards.LOADING_FILE`` alone lies
 and is not published.
 """
 
-import glob
 import hashlib
 import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any, Literal
 
 import yaml
@@ -60,11 +59,14 @@ class File:
     @field_validator("path", "config", "split")
     @classmethod
     def _check_inside(cls, value: str | None, info: ValidationInfo) -> str | None:
-        """Refuse a value that leads out of the run directory: a manifest may be untrusted."""
-        parts = (value or "").split("/")
-        is_absolute = parts[0] == "" and len(parts) > 1
-        is_nested_name = info.field_name != "path" and len(parts) > 1
-        if ".." in parts or is_absolute or is_nested_name:
+        """Refuse a value that leads out of the run directory: a manifest may be untrusted.
+
+        A config and a split are one folder's name, and the beginning of a file's.
+        """
+        path = PureWindowsPath(value or "")  # it takes / and \ as separators, and knows drives
+        is_absolute = bool(path.drive or path.root)
+        is_nested_name = info.field_name != "path" and len(path.parts) > 1
+        if ".." in path.parts or is_absolute or is_nested_name:
             raise ValueError(f"{info.field_name} {value!r} leads out of the run directory")
         return value
 
@@ -110,7 +112,7 @@ class Manifest(BaseModel, frozen=True, extra="forbid"):
 def describe_file(directory: Path, path: str, **data: Any) -> File:
     """Return the manifest entry of a file on disk.
 
-    ``path``: inside ``directory``. ``data``: config, split and rows of a shard.
+    ``path``: relative to ``directory``. ``data``: config, split and rows of a shard.
     """
     full_path = directory / path
     size = full_path.stat().st_size
@@ -140,7 +142,8 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 def read_manifest(directory: Path) -> Manifest | None:
     """Read the manifest of a run directory; None when the directory has no manifest.
 
-    Raises InputError when ``directory`` is a file, or the manifest has another form.
+    Raises InputError when ``directory`` is a file, and when the manifest is a pipe, a socket or a
+    device, or has another form.
     """
     path = require_regular_file(directory / MANIFEST)
     try:
@@ -161,7 +164,10 @@ def read_manifest(directory: Path) -> Manifest | None:
 
 
 def require_manifest(directory: Path) -> Manifest:
-    """Return the manifest of a run directory. Raises InputError when it is missing."""
+    """Return the manifest of a run directory.
+
+    Raises InputError when the manifest is missing or damaged (``read_manifest``).
+    """
     manifest = read_manifest(directory)
     if manifest is None:
         raise InputError(
@@ -176,7 +182,7 @@ def require_manifest(directory: Path) -> Manifest:
 def require_complete(directory: Path) -> Manifest:
     """Return the manifest of a finished run.
 
-    Raises InputError for an unfinished run and for a folder without a manifest.
+    Raises InputError for an unfinished run and for a folder without an intact manifest.
     """
     manifest = require_manifest(directory)
     if not manifest.complete:
@@ -201,21 +207,23 @@ def find_changed_files(directory: Path, manifest: Manifest) -> list[str]:
 def begin(directory: Path, manifest: Manifest, recipe_yaml: str) -> Manifest:
     """Start or resume a run, and return its manifest. The caller holds ``lock_run``.
 
-    A manifest on disk with the same fingerprint is resumed. Damaged files lose their entries, so
-    the run makes them again. A complete run is returned whatever library versions made it; an
-    unfinished run resumes under its own versions only. When only keys changed that decide no row,
-    recipe and manifest are written anew (``rewrite_recipe``).
+    A manifest on disk with the same fingerprint is resumed. Damaged files lose their entries in the
+    result, so the run makes them again. A complete and intact run is returned whatever library
+    versions made it; any other resumes under its own versions only. When only keys changed that
+    decide no row, recipe and manifest are written anew (``rewrite_recipe``). Temporary files of a
+    killed process are removed.
 
     Raises InputError when the directory holds a run of another recipe or of other inputs, an
-    unfinished run of other versions, or files without a manifest. A run that made nothing yet is
-    replaced: bad input stopped it, and the corrected recipe starts again.
+    unfinished or damaged run of other versions, or files without a manifest. A run that made
+    nothing yet is replaced: bad input stopped it, and the corrected recipe starts again.
 
     Args:
         directory: the run directory.
         manifest: the manifest of a new run.
         recipe_yaml: the resolved recipe.
     """
-    for leftover in directory.rglob(".*.tmp"):  # of a killed process; the caller holds the lock
+    # No living process writes here, because the caller holds the lock.
+    for leftover in directory.rglob(".*.tmp"):
         leftover.unlink()
 
     existing = read_manifest(directory)
@@ -254,15 +262,18 @@ def _resume_run(
 
 
 def remove_empty_run(directory: Path) -> None:
-    """Remove the files that ``begin`` wrote, and the directory if nothing else is in it."""
+    """Remove the manifest and the recipe of a run, and its directory if nothing else is in it."""
     for name in (MANIFEST, RECIPE):
         (directory / name).unlink(missing_ok=True)
-    with suppress(OSError):  # it holds other files
+    with suppress(OSError):  # the directory holds other files
         directory.rmdir()
 
 
 def get_base_inputs(manifest: Manifest | None) -> dict[str, str]:
-    """Return the manifest's input that names the run whose rows this run extended; else nothing."""
+    """Return the input for the run whose rows this run extended, as name → SHA-256.
+
+    {} for a run that extended none, and without a manifest.
+    """
     if manifest is None:
         return {}
     return {
@@ -277,8 +288,10 @@ def has_work(directory: Path, manifest: Manifest) -> bool:
     names = {path.name for path in directory.iterdir()}
     if names - {MANIFEST, RECIPE}:
         return True
-    siblings = directory.parent.glob(f"{glob.escape(directory.name)}.*")
-    return any(path.is_dir() for path in siblings)
+    for suffix in UNFINISHED_SUFFIXES:
+        if (directory.parent / f"{directory.name}.{suffix}").is_dir():
+            return True
+    return False
 
 
 def rewrite_recipe(directory: Path, manifest: Manifest, version: str, recipe_yaml: str) -> Manifest:
@@ -353,13 +366,17 @@ def describe_changed_keys(recipe: Any, new_recipe: Any) -> list[str]:
 
 
 def compare_values(tree: Any, new_tree: Any) -> dict[str, str]:
-    """Map each key whose values differ in two trees, joined by dots, to ``5 there, 10 now``."""
+    """Map each key whose values differ in two trees, joined by dots, to ``5 there, 10 now``.
+
+    A missing key counts as null. A tree that is no list or mapping has no keys.
+    """
     values = dict(_iter_leaves(tree))
     new_values = dict(_iter_leaves(new_tree))
     changes = {}
     for key in values | new_values:
         value = values.get(key)
         new_value = new_values.get(key)
+        # The key of a tree that is a single value is "".
         if key and value != new_value:
             changes[key] = f"{_format_value(value)} there, {_format_value(new_value)} now"
     return changes
@@ -382,7 +399,7 @@ def _format_value(value: Any) -> str:
 
 
 def _require_versions(directory: Path, existing: Manifest, manifest: Manifest) -> None:
-    """Raise InputError when library versions changed since an unfinished run began.
+    """Raise InputError when library versions changed since a run began that has files to make.
 
     Rows of two versions in one run could not be reproduced.
     """
@@ -433,5 +450,6 @@ def lock_run(directory: Path) -> Iterator[None]:
     finally:
         # The file is removed before its lock is released. A process that waits for the lock then
         # finds that the file has no name any more, and makes a new file.
-        path.unlink(missing_ok=True)
+        with suppress(PermissionError):  # Windows removes no open file: this one stays, unlocked
+            path.unlink(missing_ok=True)
         lock.release()

@@ -47,7 +47,7 @@ LOADING_FILE = ".huggingface.yaml"
 
 
 def write_loading_file(directory: Path, manifest: "Manifest", config_names: Sequence[str]) -> None:
-    """Write the file by which ``load_dataset(RUN_DIR)`` works before the run has a card.
+    """Write ``LOADING_FILE``, by which ``load_dataset(RUN_DIR)`` works before the run has a card.
 
     Args:
         directory: the run directory.
@@ -61,12 +61,12 @@ def write_loading_file(directory: Path, manifest: "Manifest", config_names: Sequ
 def describe_configs(manifest: "Manifest", config_names: Sequence[str]) -> list[dict[str, Any]]:
     """Describe the configs that have rows, in the form that ``datasets`` reads from a card.
 
+    A split with empty shards lists the paths of its other shards instead of a pattern, because
+    datasets 5.2 cannot read a parquet file without rows.
+
     Args:
         manifest: names the shards.
         config_names: the recipe's configs, in order.
-
-    A split with empty shards lists the paths of its other shards instead of a pattern, because
-    datasets 5.2 cannot read a parquet file without rows.
     """
     configs: list[dict[str, Any]] = []
     for config in config_names:
@@ -89,13 +89,13 @@ def describe_configs(manifest: "Manifest", config_names: Sequence[str]) -> list[
 
 
 def choose_default_config(existing: Sequence[str], config_names: Sequence[str]) -> str | None:
-    """Choose the recipe's first config or, until that has rows, the first raw one.
+    """Choose the default config: the recipe's first, or until that has rows, the first raw one.
+
+    Without a raw config the first of ``existing`` is chosen; None when ``existing`` is empty.
 
     Args:
         existing: the configs that have rows, in the recipe's order.
         config_names: the recipe's configs, in order.
-
-    Without a raw config the first of ``existing`` is chosen; None when ``existing`` is empty.
     """
     if not existing:
         return None
@@ -133,8 +133,8 @@ def split_row_groups(table: pa.Table) -> Iterator[pa.Table]:
     """Split a table into row groups of at most ``ROW_GROUP_ROWS`` rows.
 
     A group of more than ``ROW_GROUP_BYTES`` is halved until it fits or is a single row. No group
-    crosses a multiple of ``ROW_GROUP_ROWS``: so ``Parts``, which has fewer rows in memory, writes
-    the same bytes.
+    crosses a multiple of ``ROW_GROUP_ROWS``. So ``Parts``, which splits one such multiple of rows
+    at a time, writes the same groups as ``encode_shard``, which splits all of them.
     """
     start = 0
     while start < len(table):
@@ -148,8 +148,8 @@ def split_row_groups(table: pa.Table) -> Iterator[pa.Table]:
 def read_shard(shard: Path | bytes, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Read the rows of a shard, in order.
 
-    Raises InputError when the shard is damaged. ``shard``: a path, or the file's bytes.
-    ``columns``: the columns to read; None reads all.
+    Raises InputError when the shard is damaged, OSError when it cannot be opened. ``shard``: a
+    path, or the file's bytes. ``columns``: the columns to read; None reads all.
     """
     return read_table(shard, columns).to_pylist()
 
@@ -157,7 +157,8 @@ def read_shard(shard: Path | bytes, columns: Sequence[str] | None = None) -> lis
 def read_table(shard: Path | bytes, columns: Sequence[str] | None = None) -> pa.Table:
     """Read a shard as a table: the named columns, or all.
 
-    Raises InputError when the shard is damaged. ``shard``: a path, or the file's bytes.
+    Raises InputError when the shard is damaged, OSError when it cannot be opened. ``shard``: a
+    path, or the file's bytes.
     """
     name = "a shard" if isinstance(shard, bytes) else str(shard)
     source = pa.BufferReader(shard) if isinstance(shard, bytes) else shard
@@ -170,7 +171,7 @@ def iter_shard_tables(
 ) -> Iterator[pa.Table]:
     """Yield a shard as tables of at most ``rows`` rows, in order.
 
-    Raises InputError when it is damaged.
+    Raises InputError when the shard is damaged, OSError when it cannot be opened.
     """
     with convert_reader_errors(shard, RERUN_HINT), pq.ParquetFile(shard) as file:
         for batch in file.iter_batches(rows, columns=None if columns is None else list(columns)):
@@ -178,7 +179,10 @@ def iter_shard_tables(
 
 
 def read_parquet_schema(path: Path) -> pa.Schema:
-    """Read the columns of a parquet file, without its rows."""
+    """Read the columns of a parquet file, without its rows.
+
+    Raises InputError when the file is damaged.
+    """
     with convert_reader_errors(path, RERUN_HINT):
         return pq.read_schema(path)
 
@@ -227,7 +231,7 @@ class Parts:
         self._files = list[PartFile]()
 
     def add(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Append rows; full row groups are written."""
+        """Append rows; write each full row group, to a hidden file."""
         self._waiting += rows
         while len(self._waiting) >= ROW_GROUP_ROWS:
             self._write_group()
@@ -310,8 +314,9 @@ def list_reader_errors(*more: type[Exception]) -> tuple[type[Exception], ...]:
 def convert_reader_errors(place: object, hint: str | None = RESTORE_HINT) -> Iterator[None]:
     """Convert the errors of parquet, CSV and JSON readers over damaged bytes to InputError.
 
-    Errors of a Hub, a disk or memory are raised unchanged. ``place``: the data that the error
-    names. ``hint``: the remedy of the error.
+    Errors of a Hub, a disk or memory, and the project's own, pass unchanged. Where a reader's error
+    has such a cause, the cause is raised. ``place``: the data that the error names. ``hint``: the
+    remedy of the error.
     """
     import httpx2
 
@@ -330,8 +335,9 @@ def convert_reader_errors(place: object, hint: str | None = RESTORE_HINT) -> Ite
 def make_reading_error(
     error: BaseException, place: object, hint: str | None = RESTORE_HINT
 ) -> InputError:
-    """Make the one-line error for rows whose reader failed."""
-    if type(error) is FileNotFoundError:  # the libraries derive errors of their own from it
+    """Make the one-line error for rows whose reader failed, with the first line of its cause."""
+    # Errors that the libraries derive from FileNotFoundError say more than that a file is absent.
+    if type(error) is FileNotFoundError:
         return InputError(place, "no such file", hint=hint)
     return InputError(
         place, f"cannot be read: {get_first_line(error.__cause__ or error)}", hint=hint

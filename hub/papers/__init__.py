@@ -69,7 +69,7 @@ class Table(Frozen):
         return {column.name: value for column, value in self._list_values(row)}
 
     def get_task_scores(self, row: Row) -> dict[tuple[str, str], float]:
-        """Return (task of ours, metric) → value, for every column whose protocol is ours."""
+        """Return (task of ours, metric) → value, for every printed value of our protocols."""
         return {
             (column.task, column.metric): value
             for column, value in self._list_values(row)
@@ -97,7 +97,7 @@ class Paper(Frozen):
         return _find_item(number, tables, self.key, "table")
 
     def name_source(self, table: Table) -> str:
-        """Return where a table stands: paper, section and number."""
+        """Return where a table stands: paper, section and number. An appendix has a letter."""
         part = "appendix" if table.section.isalpha() else "section"
         return f"{self.cite}, {part} {table.section}, table {table.number}"
 

@@ -335,6 +335,7 @@ def test_the_rows_that_a_real_interval_asks_for_narrow_it_as_predicted():
         (own_gain(-0.9, 1.0), 40, "a difference of -0.90 needs about 110 judged pairs to be"),
         (own_gain(1.95, 2.0), 1_000, "needs about 2,200 judged pairs"),
         (own_gain(9.0, 12.0), 12, "a difference of +9.00 needs very roughly 44 judged pairs"),
+        (own_gain(9.0, 12.0), 2, "a difference of +9.00 needs very roughly 8 judged pairs"),
         (
             own_gain(0.0, 4.0),
             40,

@@ -64,6 +64,19 @@ def test_overrides_and_a_long_one_that_is_wrong():
     )
     assert (recipe.decoding.top_k, recipe.labels[0].score, recipe.source.limit) == (7, 0.9, 3)
     assert len(refused(X2, DatasetRecipe, f"name={'y' * 9_000}")) < 700
+    assert "'²' does not lead anywhere" in refused(X2, DatasetRecipe, "labels.².score=1")
+
+
+def test_a_byte_that_is_not_utf_8_is_named_by_its_place_in_the_file(tmp_path):
+    path = tmp_path / "latin.yaml"
+    path.write_bytes(b"# comment\n" * 5_000 + b"name: caf\xe9\n")
+    assert "latin.yaml: is not UTF-8 (byte 50009)" in refused(path, DatasetRecipe)
+
+
+def test_an_override_in_json_keeps_characters_beyond_the_basic_plane():
+    description = "😀 and é"
+    recipe = load_recipe(X2, DatasetRecipe, [f"source.description={json.dumps(description)}"])
+    assert recipe.source.description == description
 
 
 def test_a_quantization_of_an_untrusted_model_is_read_within_limits():
@@ -77,6 +90,8 @@ def test_a_quantization_of_an_untrusted_model_is_read_within_limits():
     }
     message = refused(path, DatasetRecipe, f"model.quantization={{bits: '{'[' * 3_000}'}}")
     assert "model.quantization: bits: more than 2 levels" in message
+    message = refused(path, DatasetRecipe, 'model.quantization={bits: "\\0"}')
+    assert "model.quantization: bits: control characters are not allowed" in message
 
 
 NLI, X1X2 = Path("recipes/demo/auto-nli.yaml"), Path("recipes/demo/sts-dino-x1x2.yaml")

@@ -1,9 +1,11 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import datasets
 import pytest
+from pydantic import ValidationError
 
 from sts_dino.hub.contract import run_dir
 from sts_dino.hub.contract.run_dir import Manifest
@@ -51,12 +53,41 @@ def test_begin_refuses_what_is_not_its_run(tmp_path):
 def test_a_run_that_bad_input_stopped_before_anything_was_made_begins_again(tmp_path):
     run_dir.begin(tmp_path / "run", manifest(), "recipe")
     (tmp_path / "run.lock").touch()
+    (tmp_path / "run.of-another-name").mkdir()
     again = run_dir.begin(tmp_path / "run", manifest("corrected"), "other recipe")
     assert run_dir.read_manifest(tmp_path / "run") == again and again.fingerprint == "corrected"
     assert (tmp_path / "run" / run_dir.RECIPE).read_text() == "other recipe"
     run_dir.write_manifest(tmp_path / "run", again.model_copy(update={"complete": True}))
     with pytest.raises(InputError, match="another recipe"):
         run_dir.begin(tmp_path / "run", manifest(), "recipe")
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"path": "../a"},
+        {"path": "..\\a"},
+        {"path": "/a"},
+        {"path": "C:\\a"},
+        {"path": "C:a"},
+        {"path": "a", "config": "..\\raw"},
+        {"path": "a", "split": "a/b"},
+    ],
+)
+def test_a_manifest_names_no_file_outside_its_directory_on_any_system(facts):
+    with pytest.raises(ValidationError, match="leads out of the run directory"):
+        run_dir.File(bytes=0, sha256="0", **facts)
+    assert run_dir.File(path="data/raw/train-0.parquet", bytes=0, sha256="0", config="raw")
+
+
+def test_a_lock_file_that_windows_does_not_remove_is_left_behind_unlocked(tmp_path, monkeypatch):
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(13, "used by another process", str(path))
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    for _ in range(2):
+        with run_dir.lock_run(tmp_path / "run"):
+            pass
 
 
 def test_an_unfinished_run_goes_on_under_its_own_versions_only(tmp_path):

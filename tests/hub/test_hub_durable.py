@@ -1,6 +1,7 @@
 """A power cut leaves each new file: its name is in a folder that was synced after it."""
 
 import os
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,7 +17,13 @@ from sts_dino.hub.contract.published_paths import read_path_settings
 from sts_dino.hub.contract.recipe_file import read_yaml
 from sts_dino.hub.contract.results import read_json
 from sts_dino.hub.contract.run_dir import Manifest
-from sts_dino.hub.durable import UNFINISHED_SUFFIXES, hash_file, rename_folder, write_text
+from sts_dino.hub.durable import (
+    UNFINISHED_SUFFIXES,
+    hash_file,
+    make_folder,
+    rename_folder,
+    write_text,
+)
 from sts_dino.hub.errors import InputError
 from sts_dino.training.loop.files import move_into_place
 
@@ -111,6 +118,22 @@ def test_a_pipe_in_a_files_place_is_refused_before_it_is_waited_for(tmp_path, na
     os.mkfifo(path)
     with pytest.raises(InputError, match=f"{name}: is a pipe, a socket or a device"):
         read(path)
+
+
+def test_a_socket_in_the_place_of_a_recipe_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a socket's path has 108 bytes at most
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("recipe.yaml")
+        with pytest.raises(InputError, match=r"recipe\.yaml: is a pipe, a socket or a device"):
+            read_yaml(Path("recipe.yaml"))
+
+
+def test_a_folder_on_an_absent_drive_is_refused(monkeypatch):
+    """The drive Z: has no parent but itself, as / has."""
+    looks = iter(range(10))
+    monkeypatch.setattr(Path, "is_dir", lambda path: next(looks) < 0)
+    with pytest.raises(OSError, match="/"):
+        make_folder(Path("/absent"))
 
 
 @pytest.mark.parametrize("text", ["[]", "null", "{"])

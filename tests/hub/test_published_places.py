@@ -21,9 +21,20 @@ from sts_dino.generation.backends.registry import load_writer
 from sts_dino.generation.pipeline.job import hash_inputs
 from sts_dino.hub.client.publish import collect_snapshot
 from sts_dino.hub.contract import run_dir
-from sts_dino.hub.contract.published_paths import format_command, hide_folders, hide_setting
+from sts_dino.hub.contract.published_paths import (
+    format_command,
+    hide_folders,
+    hide_setting,
+    read_path_settings,
+    store_input_paths,
+)
 from sts_dino.hub.contract.recipe import PUBLISHED, DatasetRecipe
-from sts_dino.hub.contract.recipe_file import compute_fingerprint, format_recipe, load_recipe
+from sts_dino.hub.contract.recipe_file import (
+    apply_overrides,
+    compute_fingerprint,
+    format_recipe,
+    load_recipe,
+)
 from sts_dino.hub.errors import InputError
 
 NLI_RECIPE, MODEL_RECIPE = "recipes/demo/auto-nli.yaml", "recipes/demo/demo-sts-dino.yaml"
@@ -65,12 +76,21 @@ def test_a_path_is_published_as_it_is_only_inside_the_folder_of_the_command(path
             "datasets=[{example_type: sts, path: d}]",
         ),
         ("few_shot.end=/", "few_shot.end=/"),
+        ("arguments.logging_dir=/home/sally/logs", "arguments.logging_dir=logs"),
+        ("arguments={run: 'C:\\Users\\sally\\d', lr: 1e-5}", "arguments={lr: 1e-5, run: d}"),
         ("@/home/sally/offline.yaml", "@offline.yaml"),
         ("@assets/offline.yaml", "@assets/offline.yaml"),
     ],
 )
 def test_settings_in_the_command_that_a_manifest_keeps(setting, shown):
     assert hide_setting(setting) == shown
+
+
+def test_a_path_with_any_character_is_put_back_into_the_recipe(tmp_path):
+    path = str(tmp_path / "😀 é: #" / "texts.txt")
+    store_input_paths(tmp_path / "run", {"source.path": path})
+    tree = apply_overrides({}, read_path_settings(tmp_path / "run"))
+    assert tree == {"source": {"path": path}}
 
 
 @pytest.fixture(scope="module")

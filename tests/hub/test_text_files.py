@@ -20,7 +20,7 @@ from sts_dino.generation.inputs.sources import read_file_rows
 from sts_dino.hub import text_files
 from sts_dino.hub.contract.recipe import TrainingData
 from sts_dino.hub.errors import InputError
-from sts_dino.hub.text_files import as_number, is_blank, open_rows
+from sts_dino.hub.text_files import as_number, find_encoding, is_blank, open_rows, split_columns
 from sts_dino.training.data.training_sets import load_shards, load_training_sets
 
 TEXTS = ["The ferry leaves at six.", "Rain has filled the well.", "Two boys repair a bicycle."]
@@ -56,6 +56,7 @@ READ = {
     "array.json": f"[{', '.join(OBJECTS)}]".encode(),
     "lines.json": "\n".join(OBJECTS).encode(),
     "packed.csv.gz": gzip.compress(f"text\n{LINES}".encode()),
+    "blank_lines.tsv": ("text\tid\n" + "".join(f"{text}\t1\n\n" for text in TEXTS)).encode(),
     "Packed.JSONL.GZ": gzip.compress("\n".join(OBJECTS).encode()),
     "book.xlsx": workbook(("text", "year"), *((text, 2024) for text in TEXTS), sheets=2),
     "semicolons.csv": "".join(
@@ -121,6 +122,10 @@ REFUSED = {
         "splits.json: holds several arrays of objects: train, test",
     ),
     "empty.json": (b"[]", "empty.json: holds no object; allowed: at least one text"),
+    "empty_sep.csv": (
+        b"sep=\r\ntext,id\r\na,1\r\n",
+        "column 'text': not in the source; allowed: sep=",
+    ),
     "blank.csv": (b"\n\n\n", "blank.csv: holds blank lines alone; allowed: at least one text"),
     "indented.jsonl": (b'{\n "text": "a"\n}', "1: is not JSON: Expecting property name"),
     "unicode_text.txt": (
@@ -254,11 +259,26 @@ def test_the_users_encoding_is_read_where_the_file_is_not_utf_8(tmp_path, capsys
     path.write_bytes("Müller\n".encode())
     assert next(open_rows(path, path, encoding="cp1252").rows)[1] == {"text": "Müller"}
     assert "is utf-8; --encoding cp1252 is not used" in capsys.readouterr().err
+    assert next(open_rows(path, path, encoding="UTF8").rows)[1] == {"text": "Müller"}
+    assert "is not used" not in capsys.readouterr().err
+    with pytest.raises(InputError, match="--encoding: unknown encoding 'cp9999'; allowed: a name"):
+        find_encoding(path, path, "cp9999")
     with pytest.raises(InputError, match="--encoding: unknown encoding 'cp9999'; allowed: a name"):
         open_rows(path, path, encoding="cp9999")
     with pytest.raises(InputError, match="leave --encoding out"):
         (tmp_path / "a.xlsx").write_bytes(READ["book.xlsx"])
         open_rows(tmp_path / "a.xlsx", "a.xlsx", encoding="cp1252")
+
+
+def test_an_empty_text_is_refused_packed_too(tmp_path):
+    path = tmp_path / "empty.txt.gz"
+    path.write_bytes(gzip.compress(b""))
+    with pytest.raises(InputError, match=r"empty\.txt\.gz: is empty; allowed"):
+        open_rows(path, path.name)
+
+
+def test_a_line_break_in_the_name_of_a_column_is_a_blank():
+    assert split_columns('first\nname,"a,b"') == ["first name", "a,b"]
 
 
 @pytest.mark.parametrize(

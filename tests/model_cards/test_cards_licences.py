@@ -237,7 +237,14 @@ def test_an_encoder_of_ours_without_a_card_has_the_licence_of_its_recipe(tmp_pat
 
 
 @pytest.mark.parametrize(
-    "front_matter", ["license: 5", "license:", "license: {a: b}", "license: other"]
+    "front_matter",
+    [
+        "license: 5",
+        "license:",
+        "license: {a: b}",
+        "license: other",
+        pytest.param(f"license: {'[' * 3_000}", id="nested too deeply"),
+    ],
 )
 def test_a_card_without_a_known_licence_leaves_the_choice_to_the_user(front_matter, tmp_path):
     card = tmp_path / "README.md"

@@ -46,7 +46,18 @@ def test_a_clone_tells_its_commit_and_a_public_address_alone(tmp_path):
     )
     git(folder, "remote", "add", "origin", str(tmp_path / "elsewhere"))
     assert describe_clone(folder) == {"commit": commit}, "a place of this disk is nobody's address"
-    for origin in ("https://me:secret@host.org/me/sts-dino.git", "git@host.org:me/sts-dino.git"):
+    for origin in (
+        "https://git.corp.internal/me/sts-dino.git",
+        "git@10.0.0.7:me/sts-dino.git",
+        "ssh://git@host.org:2222/me/sts-dino.git",
+    ):
+        git(folder, "remote", "set-url", "origin", origin)
+        assert describe_clone(folder) == {"commit": commit}, "a private host, or a port of ssh"
+    for origin in (
+        "https://me:secret@host.org/me/sts-dino.git",
+        "git@host.org:me/sts-dino.git",
+        "ssh://git@host.org/me/sts-dino.git",
+    ):
         git(folder, "remote", "set-url", "origin", origin)
         assert describe_clone(folder) == {
             "commit": commit,
