@@ -402,7 +402,7 @@ def test_other_options_for_a_folder_that_was_begun_are_refused(corpus, tmp_path)
 
 def test_the_encoding_of_a_corpus_needs_no_judged_pairs(tmp_path):
     corpus = tmp_path / "texts.txt"
-    sentences = "".join(f"The café in street {number} opens at nine.\n" for number in range(30))
+    sentences = "".join(f"The café in street {number} opens at nine.\n" for number in range(60))
     corpus.write_bytes(sentences.encode("cp1252"))
     words = (corpus, "--lm", "builtin", "--encoder", "static", "--language", "en", "--estimate")
     outcome = outcome_of(adapt, *words, "--encoding", "cp1252", "--out", tmp_path / "out")
