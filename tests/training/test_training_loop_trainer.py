@@ -28,7 +28,12 @@ from sts_dino.hub.contract.recipe_file import load_recipe
 from sts_dino.hub.contract.run_dir import require_complete
 from sts_dino.hub.errors import InputError, RunError
 from sts_dino.training.loop.distributed import report_once
-from sts_dino.training.loop.files import find_newest_usable, mark_complete
+from sts_dino.training.loop.files import (
+    find_newest_usable,
+    load_weights,
+    mark_complete,
+    save_weights,
+)
 from sts_dino.training.loop.job import (
     build_trainer_arguments,
     describe_arguments,
@@ -219,6 +224,14 @@ def test_documents_in_memory_have_the_parts_of_the_loss_in_the_manifest(tmp_path
     assert not {"lr_scheduler_type", "warmup_steps"} & set(training["arguments"])
     assert manifest.counts["training_rows"] == 12
     assert not [file for file in manifest.files if "loss" in file.path]
+
+
+def test_weights_of_another_shape_are_not_broadcast(tmp_path):
+    weight = torch.nn.Parameter(torch.zeros(2, 3))
+    save_weights(tmp_path, {"head": torch.nn.Parameter(torch.ones(1, 3))}, "loss.safetensors")
+    with pytest.raises(RunError, match=r"other parameters than are trained \(head\)"):
+        load_weights(tmp_path, {"head": weight}, "loss.safetensors")
+    assert not weight.any()
 
 
 def test_weights_that_are_not_finite_are_never_saved(tmp_path):

@@ -68,12 +68,15 @@ def save_weights(checkpoint: Path, parameters: Parameters, file: str) -> None:
 def load_weights(checkpoint: Path, parameters: Parameters, file: str) -> None:
     """Copy the values in ``file`` of a checkpoint into ``parameters``.
 
-    Raises RunError unless the file holds the same names; a missing file counts as one without any.
+    Raises RunError unless the file holds the same names with the same shapes; a missing file counts
+    as one without any.
     """
     path = checkpoint / file
     saved = load_file(path) if path.is_file() else {}
-    if saved.keys() != parameters.keys():
-        different = min(saved.keys() ^ parameters.keys())
+    saved_shapes = {name: tensor.shape for name, tensor in saved.items()}
+    shapes = {name: parameter.shape for name, parameter in parameters.items()}
+    if saved_shapes != shapes:
+        different = min(name for name, _ in saved_shapes.items() ^ shapes.items())
         raise RunError(
             path,
             f"holds other parameters than are trained ({different})",
