@@ -127,7 +127,8 @@ class MatchCounter:
         self._sentences = sentences
         self._evaluation = evaluation
         self._checked: list[DatasetRows] = []
-        # (what is counted, config, value, kind) → rows, e.g. ("label", CONFIG, "neutral", "near")
+        # (what is counted, config, value, kind) → rows, e.g. ("label", CONFIG, "neutral", "near");
+        # ("train_only", config) → rows
         self._rows = Counter[tuple[str, ...]]()
         # Evaluation split and kind → matched sentences
         self._matched = defaultdict[tuple[str, MatchKind], set[str]](set)
@@ -176,8 +177,7 @@ class MatchCounter:
     def _count_matches(self, config: str, split: str, matches: list[tuple[Any, ...]]) -> None:
         """Add the matches of one batch to all counts, drop reasons and examples.
 
-        A batch has all matches of its rows. So the strongest match of a row is known at once, and
-        memory does not grow with the number of rows.
+        A batch has all matches of its rows, so the strongest match of a row is known at once.
 
         Args:
             config: the config of the batch.
@@ -190,14 +190,12 @@ class MatchCounter:
         evaluation_split = table["place"].str.partition("/")[2]
         scored = table[evaluation_split.isin(SCORED_SPLITS)]
 
-        # Count rows by their strongest match: by evaluation split over all configs; by text column,
-        # by label and in total for this config. ``groupby`` leaves rows without a label out
-        tables = {"place": table, "all": scored.assign(all=""), "column": scored, "label": scored}
-        for column, counted_matches in tables.items():
-            counted_config = "" if column == "place" else config
-            strongest = counted_matches.groupby([column, "row"])["kind"].min()
-            for (value, _), kind in strongest.items():
-                self._rows[column, counted_config, str(value), MATCH_KINDS[kind]] += 1
+        # Count rows by evaluation split over all configs; by text column, by label and in total for
+        # this config, from scored splits only
+        self._count_strongest(table, "place", config="")
+        self._count_strongest(scored, "column", config)
+        self._count_strongest(scored, "label", config)
+        self._count_strongest(scored.assign(all=""), "all", config)
 
         # Count the rows that match train splits alone; short matches are by chance
         short = MATCH_KINDS.index("short")
@@ -217,6 +215,18 @@ class MatchCounter:
             examples = self._examples[place, MATCH_KINDS[kind]]
             for match in matched.head(MAX_EXAMPLES - len(examples)).to_dict("records"):
                 examples.append(_make_example(config, split, match))
+
+    def _count_strongest(self, table: Any, column: str, config: str) -> None:
+        """Count each row once for each value of ``column``, by its strongest match with the value.
+
+        Args:
+            table: a DataFrame of matches.
+            column: the column whose values are counted apart; rows without a value are left out.
+            config: the config of the counts; empty: all configs.
+        """
+        strongest = table.groupby([column, "row"])["kind"].min()
+        for (value, _), kind in strongest.items():
+            self._rows[column, config, str(value), MATCH_KINDS[kind]] += 1
 
     def count_dropped(self) -> int:
         """Return the number of rows to drop, over all configs."""
