@@ -200,22 +200,24 @@ def _format_percentage(count: int, total: int) -> str:
 
 
 def compare_raters(
-    scale: Scale, *raters: tuple[Mapping[int, str], Mapping[int, str]]
+    scale: Scale, *rater_pairs: tuple[Mapping[int, str], Mapping[int, str]]
 ) -> Agreement | None:
     """Return the agreement of pairs of raters, all pairs pooled; None without a common row.
 
     Args:
         scale: the possible labels.
-        raters: pairs of a first and a second rater; a rater is a mapping row → label. Only rows
-            that both raters of a pair have labelled count.
+        rater_pairs: the row → label mappings of a first and a second rater. Only rows that both
+            raters of a pair have labelled count.
     """
     first_labels: list[str] = []
     second_labels: list[str] = []
-    for first, second in raters:
+    for first, second in rater_pairs:
         common = [row for row in first if row in second]
         first_labels += [first[row] for row in common]
         second_labels += [second[row] for row in common]
-    return measure_agreement(first_labels, second_labels, scale) if first_labels else None
+    if not first_labels:
+        return None
+    return measure_agreement(first_labels, second_labels, scale)
 
 
 def make_report(survey: Survey) -> Report:
