@@ -233,7 +233,7 @@ SKIPPED_FILES = (
 )
 """Patterns of files that are not downloaded with a model: pickles, weights for other libraries."""
 # Names, folders and suffixes of files that cannot change an embedding
-_DESCRIPTION_NAMES = {
+_UNHASHED_NAMES = {
     "README.md",
     "results.json",
     MANIFEST,
@@ -242,8 +242,8 @@ _DESCRIPTION_NAMES = {
     ".gitattributes",
     ORIGIN,
 }
-_DESCRIPTION_FOLDERS = {"assets", "onnx", "openvino"}
-_DESCRIPTION_SUFFIXES = {".md", ".png", ".svg", ".pdf", ".csv"}
+_UNHASHED_FOLDERS = {"assets", "onnx", "openvino"}
+_UNHASHED_SUFFIXES = {".md", ".png", ".svg", ".pdf", ".csv"}
 
 
 def hash_model_folder(folder: Path) -> str:
@@ -256,7 +256,7 @@ def hash_model_folder(folder: Path) -> str:
     paths = []
     for file in folder.rglob("*"):
         path = PurePosixPath(file.relative_to(folder).as_posix())
-        if file.is_file() and not _is_description(path):
+        if file.is_file() and _can_change_embeddings(path):
             paths.append(path)
 
     # One line for each file: its path and its hash
@@ -264,16 +264,16 @@ def hash_model_folder(folder: Path) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def _is_description(path: PurePosixPath) -> bool:
-    """Return whether a file cannot change an embedding; ``path`` is relative to the model folder.
+def _can_change_embeddings(path: PurePosixPath) -> bool:
+    """Return whether a file can change an embedding; ``path`` is relative to the model folder.
 
-    Such files are hidden files, cards, records, pictures, and weights for other libraries.
+    Hidden files, cards, records, pictures, and weights for other libraries cannot.
     """
     if any(part.startswith(".") for part in path.parts):
-        return True
-    if path.parts[0] in _DESCRIPTION_FOLDERS | _DESCRIPTION_NAMES:
-        return True
-    return path.suffix in _DESCRIPTION_SUFFIXES
+        return False
+    if path.parts[0] in _UNHASHED_FOLDERS | _UNHASHED_NAMES:
+        return False
+    return path.suffix not in _UNHASHED_SUFFIXES
 
 
 def download_and_hash_bases(folder: Path, model: str) -> str:

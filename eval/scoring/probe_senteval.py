@@ -255,9 +255,10 @@ class SentEvalSolver:
                 rows.
         """
         decay = np.tile(grid, (len(splits), 1))
-        nothing_drawn = [0] * len(splits)
+        # The toolkit draws no permutation before this training
+        drawn = [0] * len(splits)
         dev_rows = self.rows if dev is None else dev
-        return self._train(splits, nothing_drawn, decay, dev_rows)
+        return self._train(splits, drawn, decay, dev_rows)
 
     def refit(self, lists: Sequence[Indices], values: Sequence[float]) -> Tensor:
         """Fit a classifier for each list of row numbers at its weight decay: (F, k, d + 1).
