@@ -199,7 +199,10 @@ def _build_rows_url(url: str, query: dict[str, str], **changes: object) -> str:
 
 
 def _build_page_urls(url: str, query: dict[str, str], window: Window) -> dict[str, str]:
-    """Return title → address of the first, previous, next and last page, those that exist."""
+    """Return title → address of the first, previous, next and last page.
+
+    Pages that do not exist and the current page are left out.
+    """
     numbers = {
         "First": 1,
         "Previous": window.page - 1,
