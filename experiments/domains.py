@@ -263,7 +263,8 @@ def extract_domain(name: str, data: Path, folder: Path, plan: DomainPlan) -> Dom
     A domain's sentence has ``MIN_WORDS`` to ``MAX_WORDS`` words and stands in no judged pair. The
     sentences of a language are taken as its file has them. The sentences are shuffled by a fixed
     seed. The two files of sentences hold the first ``plan.sentences`` and the first
-    ``plan.taught_sentences`` of them. Raises InputError for missing and damaged files.
+    ``plan.taught_sentences`` of them. Raises InputError for missing files, files that are not
+    UTF-8, files of different lengths, and a line of a domain that is not a pair.
 
     Args:
         name: a key of ``SUBSETS``, or one of ``LANGUAGES``.
@@ -271,7 +272,7 @@ def extract_domain(name: str, data: Path, folder: Path, plan: DomainPlan) -> Dom
         folder: the files are written to ``data/NAME`` in this folder.
         plan: the numbers of sentences.
     """
-    # Read the judged pairs, and the sentences of other pairs
+    # Read the judged pairs, and the sentences that are not judged
     if name in LANGUAGES:
         source = data / "languages" / name
         judged = _read_lines(source / "pairs.tsv")
@@ -297,14 +298,18 @@ def extract_domain(name: str, data: Path, folder: Path, plan: DomainPlan) -> Dom
 
 
 def _read_lines(path: Path) -> list[str]:
-    """Return the lines of a file of ``--data``. Raises InputError without it.
+    """Return the lines of a file of ``--data``.
 
-    Only line feeds end a line: a sentence may hold another separator, such as U+2028.
+    Only line feeds end a line: a sentence may hold another separator, such as U+2028. Raises
+    InputError for a missing file, and for one that is not UTF-8.
     """
     if not path.is_file():
         hint = "--data names the folder that holds sts-original and languages"
         raise InputError(path, "no such file", hint=hint)
-    text = path.read_text(encoding="utf-8").removesuffix("\n")
+    try:
+        text = path.read_text(encoding="utf-8").removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise InputError(path, f"is not UTF-8 (byte {error.start})") from error
     return text.split("\n") if text else []
 
 

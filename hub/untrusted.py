@@ -58,6 +58,7 @@ MAX_NUMBER_CHARACTERS = 100  # PyYAML's time for a number in base 60 is quadrati
 # Limits of a dataset card's metadata, as ``load_yaml`` takes them
 CARD_LIMITS = {"max_bytes": 10 << 20, "max_depth": 50, "max_nodes": 1_000_000}
 _NUMBER_TAGS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_MAPPING_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:set")
 _TEXT_TAG = "tag:yaml.org,2002:str"
 _CARD = "README.md"
 _STANDALONE_METADATA = ".huggingface.yaml"
@@ -269,13 +270,19 @@ class Guard(SafeConstructor):
     """Mixin of a YAML loader: raises UnsafeYaml for values that PyYAML cannot build."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Return the value of ``node``. Raises UnsafeYaml."""
+        """Return the value of ``node``.
+
+        Raises UnsafeYaml for a value that is not of its type, and for a long number.
+        """
         if node.tag in _NUMBER_TAGS and len(node.value) > MAX_NUMBER_CHARACTERS:
             raise UnsafeYaml(f"a number of {len(node.value)} characters", node.start_mark)
+        # PyYAML reads the items of a mapping after this call.
+        if node.tag in _MAPPING_TAGS and not isinstance(node, yaml.MappingNode):
+            raise UnsafeYaml("not a mapping", node.start_mark)
         try:
             value = super().construct_object(node, deep)
-        # PyYAML raises these over 2024-13-45, !!int x and !!bool x.
-        except (ValueError, OverflowError, KeyError, AttributeError) as error:
+        # PyYAML raises these over 2024-13-45, !!int x, !!int "" and !!bool x.
+        except (ValueError, OverflowError, LookupError, AttributeError) as error:
             raise UnsafeYaml(
                 f"not a value of its type ({node.tag.rpartition(':')[2]})", node.start_mark
             ) from error

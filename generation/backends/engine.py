@@ -275,11 +275,13 @@ class Engine(PromptEncoder):
             yield from completed
 
     def count_rows(self, settings: DecodingParameters, batch_size: int | None = None) -> int:
-        """Return the model rows of all workers: ``batch_size``, or as many as fit in memory.
+        """Return how many model rows all workers together decode at a time.
 
-        After memory ran out, there are no more than the workers retried with.
+        These are ``batch_size``, or as many as fit in memory. After memory ran out for every
+        worker, they are at most the sum of the rows with which the workers retried.
         """
-        # without pieces, a softmax has three copies of a row's logits in memory, of 4 bytes each
+        # The model's own output layer gives all logits of a row: a softmax has three copies of
+        # them in memory, of 4 bytes each
         logits_bytes = self._output.bytes_per_row if self._output else 12 * self.vocabulary
         rows = batch_size or choose_row_count(self.model, settings.max_new_tokens, logits_bytes)
         return min(rows, sum(worker._most_rows or rows for worker in self._workers))

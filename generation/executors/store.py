@@ -275,9 +275,10 @@ class ResultStore:
         return self._call(lambda: bytes(self._fs.cat_file(self._resolve_fresh_path(name))))
 
     def _put(self, name: str, content: bytes) -> None:
-        """Write a file, making folders where the protocol needs them.
+        """Write a file, and make the folders that it needs.
 
-        Raises RunError for a missing bucket or folder of the store.
+        On a local path, the store's own folder is made, too. Raises RunError when the bucket or
+        folder of another store is missing, and the errors of ``convert_store_errors``.
         """
         path = f"{self._folder}/{name}"
 

@@ -118,12 +118,18 @@ class Prompts:
         return Variant(variant.shots, number % few_shot.sets)
 
     def list_prefixes(self, variant: Variant) -> tuple[str, ...]:
-        """Return the shared prefixes of a variant's prompts, one for each label and example set."""
-        variants: Sequence[Variant] = [variant]
+        """Return the shared prefixes of a variant's prompts, one for each label and example set.
+
+        A prefix is a prompt up to its source sentence: the few-shot examples, and the beginning of
+        the instruction.
+        """
+        # With few_shot.rotate, the prompts of a variant have all example sets of its shot count
+        row_variants: Sequence[Variant] = [variant]
         if self.recipe.few_shot is not None and self.recipe.few_shot.rotate:
-            variants = [row for row in self.recipe.row_variants if row.shots == variant.shots]
+            row_variants = [row for row in self.recipe.row_variants if row.shots == variant.shots]
+
         prefixes = []
-        for row_variant in variants:
+        for row_variant in row_variants:
             for label in self.labels.values():
                 examples = self._get_examples(label.name, row_variant)
                 prefixes.append(examples + self.get_source_prefix(label))

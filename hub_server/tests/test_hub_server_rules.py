@@ -207,3 +207,9 @@ def test_metadata_becomes_json():
     )
     with pytest.raises(cards.CardProblem):
         cards.read_metadata("---\n- a\n---\n")
+
+
+@pytest.mark.parametrize("value", ['!!int ""', '!!float ""', "!!map x", "!!map [1]", "!!set [1]"])
+def test_a_value_that_is_not_of_its_yaml_type_is_a_problem_of_the_card(value):
+    with pytest.raises(cards.CardProblem, match="not a"):
+        cards.read_metadata(f"---\na: {value}\n---\n")

@@ -63,6 +63,9 @@ def test_a_domain_of_damaged_files_is_refused(data, tmp_path):
     pairs.write_text("\n".join(["no second sentence", *lines[1:]]), "utf-8")
     with pytest.raises(InputError, match=r"headlines\.txt, line 1: has no second sentence"):
         extract_domain("headlines", data, tmp_path, plan)
+    pairs.write_bytes("un café".encode("latin-1"))
+    with pytest.raises(InputError, match=r"headlines\.txt: is not UTF-8 \(byte 6\)"):
+        extract_domain("headlines", data, tmp_path, plan)
 
 
 def test_a_line_separator_within_a_sentence_ends_no_line(data, tmp_path):

@@ -159,6 +159,9 @@ BOMBS = {
     "number": ("a: " + "1" * 5_000, "number"),
     "no such day": ("a: 2024-13-45", "not a value of its type"),
     "no truth value": ("a: !!bool x", "not a value of its type"),
+    "no digit": ('a: !!int "-"', "not a value of its type"),
+    "a text as mapping": ("a: !!map x", "not a mapping"),
+    "a list as set": ("a: !!set [1]", "not a mapping"),
     "size": ("a: " + "x" * (1 << 20), "bytes"),
     "half a character": ("a: \ud800", "surrogate"),
 }

@@ -30,6 +30,7 @@ _MAX_VALUES = 100_000  # keys and values
 _MAX_MERGES = 1000  # keys ``<<``, each of which costs PyYAML a copy of its mapping
 _MAX_NUMBER = 100  # characters of a number
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_MAPPINGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:set")
 _CHARACTERS_PER_VALUE = 100  # of a text; a longer text counts as several values
 _MAX_BYTES = 4 << 20  # of a README whose front matter is read
 _MOST_CACHED_CARDS = 64  # a card's values may take megabytes of memory
@@ -107,14 +108,20 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
     """
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Return the value of ``node``. Raises YAMLError."""
+        """Return the value of ``node``.
+
+        Raises YAMLError for a value that is not of its type, and for a long number.
+        """
         # PyYAML's time for a number in base 60 is quadratic in its length.
         if node.tag in _NUMBERS and len(node.value) > _MAX_NUMBER:
             raise _make_yaml_error(f"a number of {len(node.value)} characters", node)
+        # PyYAML reads the items of a mapping after this call.
+        if node.tag in _MAPPINGS and not isinstance(node, yaml.MappingNode):
+            raise _make_yaml_error("not a mapping", node)
         try:
             return super().construct_object(node, deep)
-        # PyYAML raises these over 2024-13-45, !!int x and !!bool x.
-        except (ValueError, OverflowError, KeyError, AttributeError) as error:
+        # PyYAML raises these over 2024-13-45, !!int x, !!int "" and !!bool x.
+        except (ValueError, OverflowError, LookupError, AttributeError) as error:
             problem = f"not a value of its type ({node.tag.rpartition(':')[2]})"
             raise _make_yaml_error(problem, node) from error
 
