@@ -302,7 +302,7 @@ def _read_pairs(path: Path, reading: FileOptions) -> tuple[Task, Rows]:
             skipped["without a text"] += 1
         else:
             pairs.append((first, second, score))
-    row_count = len(pairs)
+    row_scores = [score for _, _, score in pairs]
     pairs, contradicted = _merge_repeated_pairs(pairs, in_order=columns.is_search)
     _require_enough(path, len(pairs), "distinct pairs", skipped)
     _require_varied(path, pairs)
@@ -311,8 +311,8 @@ def _read_pairs(path: Path, reading: FileOptions) -> tuple[Task, Rows]:
     scores = [score for _, _, score in pairs]
     names = ", ".join([*columns.texts, columns.score])
     count = f"{len(pairs):,} pairs"
-    if len(pairs) < row_count:
-        count = f"{len(pairs):,} distinct pairs of {row_count:,}"
+    if len(pairs) < len(row_scores):
+        count = f"{len(pairs):,} distinct pairs of {len(row_scores):,}"
     logger.info(
         f"{path}: {count} ({names}), scores {min(scores):g} to "
         f"{max(scores):g}{_describe_skipped(skipped)}"
@@ -322,7 +322,7 @@ def _read_pairs(path: Path, reading: FileOptions) -> tuple[Task, Rows]:
             f"{path}: pairs with different scores in several rows: {contradicted:,}; "
             "their mean counts"
         )
-    _warn_of_missing_mark(path, scores)
+    _warn_of_sentinel_score(path, row_scores)
     return _make_pairs_task(path.name, columns.is_search), Rows.from_tuples(pairs)
 
 
@@ -342,26 +342,30 @@ def _require_varied(path: Path, pairs: Sequence[tuple[str, str, float]]) -> None
         raise InputError(path, problem, hint="a correlation needs scores and texts that differ")
 
 
-def _warn_of_missing_mark(path: Path, scores: Sequence[float]) -> None:
-    """Warn of a lowest or highest score that looks like a mark for "no judgement".
+def _warn_of_sentinel_score(path: Path, scores: Sequence[float]) -> None:
+    """Warn of a lowest or highest score that looks like a sentinel for "no judgement".
 
-    Such are -1 below three or more classes from 0 (SNLI), and a score far outside of all others
-    (99, -999). ``scores`` has two or more distinct values.
+    Such are -1 below classes from 0 to 2 or more (SNLI), and a score far outside of all others
+    (99, -999).
+
+    Args:
+        path: the file, which the warning names.
+        scores: the score of every row, with two or more distinct values; a mean over repeated
+            pairs could hide a sentinel.
     """
     counts = Counter(scores)
-    for mark in (min(counts), max(counts)):
-        other_scores = [score for score in counts if score != mark]
+    for candidate in (min(counts), max(counts)):
+        other_scores = [score for score in counts if score != candidate]
         lowest, highest = min(other_scores), max(other_scores)
-        distance = max(lowest - mark, mark - highest)
-        is_below_classes = (
-            mark == -1 and lowest == 0 and highest >= 2 and all(map(float.is_integer, other_scores))
-        )
+        distance = max(lowest - candidate, candidate - highest)
+        has_classes = lowest == 0 and highest >= 2 and all(map(float.is_integer, other_scores))
+        is_below_classes = candidate == -1 and has_classes
         # Far outside is more than twice the range of the others; two others have no typical range
         is_far_outside = len(other_scores) >= 3 and distance > 2 * (highest - lowest)
         if is_below_classes or is_far_outside:
             logger.warning(
-                f"{path}: {counts[mark]:,} pairs have the score {mark:g}, the others {lowest:g} to "
-                f"{highest:g}; if {mark:g} means no judgement, empty these cells"
+                f"{path}: {counts[candidate]:,} rows have the score {candidate:g}, the others "
+                f"{lowest:g} to {highest:g}; if {candidate:g} means no judgement, empty these cells"
             )
 
 

@@ -244,7 +244,14 @@ class Engine(PromptEncoder):
             ran_out = False
             try:
                 plain_queue = self._choose_plain_queue(queue, long_requests, batch, rows)
-                if plain_queue is None:
+                if plain_queue is not None:
+                    # Complete some texts in the plain loop
+                    plain_rows = rows
+                    if plain_queue is long_requests:
+                        plain_rows = self._choose_long_rows(rows)
+                    completed = self._complete_plainly(plain_queue, settings, plain_rows)
+                else:
+                    # Fill the batch, and draw one token for each of its texts
                     with self._lock:
                         if batch is None:
                             self._read_prefixes(prefixes)
@@ -252,11 +259,6 @@ class Engine(PromptEncoder):
                             batch = LiveBatch(self._caches, lengths, self._device)
                         self._admit(batch, queue, long_requests, settings, rows)
                         completed = self._step(batch, settings)
-                else:
-                    plain_rows = rows
-                    if plain_queue is long_requests:
-                        plain_rows = self._choose_long_rows(rows)
-                    completed = self._complete_plainly(plain_queue, settings, plain_rows)
             except (RuntimeError, MemoryError) as error:
                 _require_smaller_batch(error, rows)
                 ran_out = True

@@ -224,11 +224,16 @@ def read_code_versions() -> dict[str, str]:
 
 
 def require_versions(driver: Mapping[str, str], node: Mapping[str, str]) -> None:
-    """Raise InputError that lists the versions of this node that differ from the driver's."""
-    differences = list[str]()
+    """Raise InputError that lists the versions of this node that differ from the driver's.
+
+    ``driver``, ``node``: name → version (``read_code_versions``).
+    """
+    differences: list[str] = []
     for name in sorted(driver.keys() | node.keys()):
-        if driver.get(name) != node.get(name):
-            differences.append(f"{name} {node.get(name)}, on the driver {driver.get(name)}")
+        node_version = node.get(name, "missing")
+        driver_version = driver.get(name, "missing")
+        if node_version != driver_version:
+            differences.append(f"{name} {node_version} (driver: {driver_version})")
     if differences:
         raise InputError(
             "versions",

@@ -114,9 +114,10 @@ def _find_file(module: str, root: Path) -> Path:
 
 
 def _list_imports(tree: ast.Module) -> set[str]:
-    """Return the dotted names that a module imports, and the packages that hold them.
+    """Return the dotted names that a module imports, and all packages around them.
 
-    ``from a.b import c`` gives a.b.c, a.b and a: ``c`` may be a module.
+    ``from a.b import c`` gives a.b.c, a.b and a: ``c`` may be a module. Relative imports are left
+    out; this project has none.
     """
     names: set[str] = set()
     for node in ast.walk(tree):
@@ -125,8 +126,13 @@ def _list_imports(tree: ast.Module) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             names.add(node.module)
             names.update(f"{node.module}.{alias.name}" for alias in node.names)
-    parents = {name.rpartition(".")[0] for name in names}  # a package's own code runs first
-    return names | parents - {""}
+
+    # The code of every package around a module runs first
+    packages: set[str] = set()
+    for name in names:
+        parts = name.split(".")
+        packages.update(".".join(parts[:count]) for count in range(1, len(parts)))
+    return names | packages
 
 
 def _unparse_code(tree: ast.Module) -> str:

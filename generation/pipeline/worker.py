@@ -132,7 +132,7 @@ class Worker:
         shard_rows = generate_shards(
             self.writer, self.prompts, self.recipe, sentences, tick, variant
         )
-        for task, rows in zip(tasks, shard_rows, strict=False):
+        for task, rows in zip(tasks, shard_rows, strict=True):
             result = make_shard_result(self.recipe, task, rows.raw, rows.rejected)
             yield result.replace(seconds=time.monotonic() - started)
             started = time.monotonic()

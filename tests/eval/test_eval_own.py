@@ -141,7 +141,15 @@ def test_a_mark_for_no_judgement_is_noticed(scores, mark, tmp_path, capsys):
     read_own(OwnFiles(write(tmp_path / "marks.csv", ("text1", "text2", "score"), rows)))
     said = capsys.readouterr().err
     assert ("means no judgement, empty these cells" in said) == (mark is not None)
-    assert mark is None or f"pairs have the score {mark}, the others" in said
+    assert mark is None or f"rows have the score {mark}, the others" in said
+
+
+def test_a_repeated_pair_hides_no_mark(tmp_path, capsys):
+    """The mean of a pair with the classes 0 and 1 is no class, but the file still has classes."""
+    rows = [(f"one {n}", f"two {n}", (0, 1, 2, -1)[n % 4]) for n in range(40)]
+    path = write(tmp_path / "marks.csv", ("text1", "text2", "score"), [*rows, (*rows[0][:2], 1)])
+    read_own(OwnFiles(path))
+    assert "10 rows have the score -1, the others 0 to 2" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

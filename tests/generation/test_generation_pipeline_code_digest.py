@@ -103,6 +103,23 @@ def test_a_change_of_what_decides_no_row_stops_none(here, tree):
     assert hash_deciding_modules(tree) == here
 
 
+def test_all_packages_around_an_imported_module_count(tmp_path):
+    folder = tmp_path / "hub" / "a" / "b"
+    folder.mkdir(parents=True)
+    (folder / "c.py").write_text("VALUE = 1\n")
+    for package in (folder, folder.parent, tmp_path / "hub"):
+        (package / "__init__.py").write_text("")
+    for line in ("import sts_dino.hub.a.b.c", "from sts_dino.hub.a.b.c import VALUE"):
+        (tmp_path / "start.py").write_text(line)
+        assert hash_reachable_modules("sts_dino.start", root=tmp_path).keys() == {
+            "sts_dino.start",
+            "sts_dino.hub",
+            "sts_dino.hub.a",
+            "sts_dino.hub.a.b",
+            "sts_dino.hub.a.b.c",
+        }
+
+
 def test_docstrings_of_no_kind_of_code_are_hashed(tree):
     code = 'async def ask():\n    """Ask."""\n    return 1\n\nclass A:\n    """An A."""'
     add(tree, {"sts_dino.generation.backends.engine"}, code)

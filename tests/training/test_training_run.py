@@ -4,6 +4,7 @@ refusals.
 
 import json
 import re
+import resource
 import shutil
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -299,6 +300,21 @@ def test_a_full_disk_is_told_as_such(tmp_path):
         raise SafetensorError("Error while serializing: I/O error: File too large (os error 27)")
     with pytest.raises(RuntimeError, match="shape mismatch"), convert_disk_errors(tmp_path / "m"):
         raise RuntimeError("shape mismatch")
+
+
+@pytest.mark.parametrize("limit", [0, 4096])  # bytes; torch has another message for each
+def test_a_quota_stops_torch_save_with_a_run_error(limit, tmp_path):
+    """A limit on file sizes acts as a quota: the disk still has free space."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limits[1]))
+    try:
+        with (
+            pytest.raises(RunError, match="cannot be written: "),
+            convert_disk_errors(tmp_path / "m"),
+        ):
+            torch.save(torch.zeros(10_000), tmp_path / "optimizer.pt")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_a_dry_run_tells_the_plan_without_the_weights(tmp_path, capsys):

@@ -28,6 +28,8 @@ ENCODER_FILE = "student.safetensors"
 LOSS_FILE = "loss.safetensors"
 # with fewer free bytes the disk counts as full: torch.save says only "unexpected pos"
 FULL_DISK_BYTES = 4 << 20
+# what safetensors and torch.save say of a file that a quota or a limit on file sizes cuts
+CUT_FILE_MESSAGES = ("I/O error", "unexpected pos", "iostream error")
 
 Parameters = Mapping[str, nn.Parameter]
 
@@ -171,8 +173,8 @@ def _read_best_checkpoint(checkpoint: Path) -> Path | None:
 def convert_disk_errors(out: Path) -> Iterator[None]:
     """Convert errors of safetensors and torch.save over a full disk or a quota into RunError.
 
-    These errors have no errno, so the free space decides, too. All other errors are raised
-    unchanged. ``out``: the run directory.
+    These errors have no errno: their messages and the free space decide. All other errors are
+    raised unchanged. ``out``: the run directory.
     """
     try:
         yield
@@ -185,11 +187,12 @@ def convert_disk_errors(out: Path) -> Iterator[None]:
                 hint="free some and run the same command again: "
                 "it resumes from the last whole checkpoint",
             ) from error
-        if "I/O error" in str(error):  # a quota, a limit on the size of files
+        if any(message in str(error) for message in CUT_FILE_MESSAGES):
             raise RunError(
                 out.parent,
                 f"cannot be written: {error}",
-                hint="choose another --out, and run the same command again",
+                hint="raise the quota or the limit on file sizes and run the same command again, "
+                "or choose another --out",
             ) from error
         raise
 

@@ -223,9 +223,14 @@ class TokenDropout:
                 batch[name] = values.gather(1, order).masked_fill(is_padding, empty)
 
     def _draw_mask(self, lengths: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """Draw which tokens stay, (tokens,), of texts with ``lengths`` (texts,) in a row.
+        """Return a Boolean mask (tokens,) of the tokens to keep.
 
-        Prefix and suffix of a text stay. Of its other tokens, the one with the highest draw stays.
+        Each token is left out with probability ``rate``, except the prefix and suffix of its text.
+        The token with the highest draw stays, so that no text loses all others.
+
+        Args:
+            lengths: (texts,) tokens of each text; the texts lie one after another.
+            generator: the source of the draws, one for each token.
         """
         # The position of each token in its text.
         texts = _get_text_numbers(lengths)
