@@ -503,9 +503,10 @@ class Engine(PromptEncoder):
             # Decode them
             with use_attention(self.model, self.attention.own):
                 texts = self._decode_plainly(requests, prompts, settings)
+            completed = [(text.request, self._finish(text, settings)) for text in texts]
             for _ in requests:
                 queue.popleft()
-            return [(text.request, self._finish(text, settings)) for text in texts]
+            return completed
 
     def _decode_plainly(
         self, requests: list[Request], prompts: list[list[Ids]], settings: DecodingParameters
