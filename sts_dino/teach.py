@@ -206,7 +206,7 @@ def write_taught_pairs(
     }
     facts = read_facts(out)
     if facts is not None and expected.items() <= facts.model_dump().items():
-        logger.info(f"{out}: already made; nothing to do")
+        logger.info(f"{out}: already finished; nothing to do")
         return facts
 
     # Encode, draw the pairs, and write them

@@ -90,7 +90,7 @@ def test_a_failing_run_is_named_and_the_same_command_resumes_without_repeating_f
     assert "seed-43: seed 43: train failed" in failed.stderr.strip().splitlines()[-1]
     assert "Traceback" not in failed.stderr and "results.json" in story["first"]
     assert not story["early_report"]  # no mean over fewer runs than asked for
-    assert again.returncode == 0 and "seed-42: already made" in again.stderr, again.stderr
+    assert again.returncode == 0 and "seed-42: already finished" in again.stderr, again.stderr
     now = {path.name: path.stat().st_mtime_ns for path in (story["out"] / "seed-42").iterdir()}
     assert all(now[name] == story["first"][name] for name in (model, "results.json"))
 

@@ -300,7 +300,7 @@ def test_a_teacher_trains_a_finished_encoder_as_the_experiments_last_row(
     corpus = tmp_path / "texts.txt"
     corpus.write_text("".join(f"{text}\n" for text in TEXTS), encoding="utf-8")
     encoder = adapt.EncoderChoices(
-        base or str(teacher), (base and None) or "mit", str(teacher), "mit"
+        base or str(teacher), None if base else "mit", str(teacher), "mit"
     )
     choices = CorpusChoices(lm="builtin", language="en")
     found = adapt.propose_adaptation(str(corpus), tmp_path / "out", choices, encoder)

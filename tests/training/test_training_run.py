@@ -195,7 +195,7 @@ def test_a_finished_run_is_not_trained_again(trained, capsys):
         for name in ("model.safetensors", "manifest.json")
     ] == before
     printed = capsys.readouterr()
-    assert "already made" in printed.err and "96 rows, 18 steps" in printed.out
+    assert "already finished" in printed.err and "96 rows, 18 steps" in printed.out
 
 
 @pytest.mark.parametrize(
@@ -370,6 +370,6 @@ def test_a_baseline_is_written_as_it_is_with_nothing_beside_it(tmp_path, capsys)
     written = SentenceTransformer(str(tmp_path / "runs" / "out")).encode(text)
     assert (written == build_encoder(job.recipe.base, job.base).encode(text)).all()
     main(recipe, out=tmp_path / "runs" / "out")
-    assert "already made" in capsys.readouterr().err
+    assert "already finished" in capsys.readouterr().err
     main(recipe, out=tmp_path / "dry", dry_run=True)
     assert "training   none" in capsys.readouterr().out
