@@ -163,9 +163,21 @@ def test_the_taught_start_has_the_figures_of_its_results():
     for row in ("taught start", "taught start, teacher, base and pairs"):
         gain = Estimate.model_validate(result["over_first"][row])
         assert f"{gain.score:.2f} [{gain.low:.2f}, {gain.high:.2f}]" in page, row
-    seeds = kept("domains_seeds.json")
-    gain = Estimate.model_validate(seeds["over_first"]["teacher, base and pairs"])
-    assert f"{gain.score:.2f} [{gain.low:.2f}, {gain.high:.2f}]" in page and seeds["seeds"] == 3
+    assert kept("domains_seeds.json")["seeds"] == 3
+    for name in ("domains_seeds.json", "domains_120.json", "domains_50.json"):
+        gain = Estimate.model_validate(kept(name)["over_first"]["teacher, base and pairs"])
+        assert f"{gain.score:.2f} [{gain.low:.2f}, {gain.high:.2f}]" in page, name
+
+
+def test_the_search_page_has_the_figures_of_its_results():
+    page = (ROOT / "docs/search.md").read_text(encoding="utf-8")
+    for name in ("search.json", "search_teacher.json"):
+        for row, scores in kept(name)["variants"].items():
+            average = Estimate.model_validate(scores["average"])
+            assert f"{average.score:.1f} [{average.low:.1f}, {average.high:.1f}]" in page, row
+            if scores["over_simcse"]:
+                gain = Estimate.model_validate(scores["over_simcse"])
+                assert f"{gain.score:+.2f} [{gain.low:.2f}, {gain.high:.2f}]" in page, row
 
 
 def ran(folder: Path, *command: str) -> str:
