@@ -30,7 +30,7 @@ from sts_dino.hub.contract.recipe_file import load_recipe
 from sts_dino.hub.contract.run_dir import ARTIFACTS, lock_run, require_complete
 from sts_dino.hub.contract.schema import ROW_SCHEMAS, get_base_config
 from sts_dino.hub.contract.shards import read_shard
-from sts_dino.hub.durable import write_text
+from sts_dino.hub.durable import hash_file, write_text
 from sts_dino.hub.errors import InputError
 from sts_dino.release.options import format_settings
 from sts_dino.teach import Vectors, compute_unit_vectors, join_vectors
@@ -38,6 +38,7 @@ from sts_dino.teacher import load_teacher
 
 DATASET_RECIPE = Path("recipes/search/search-cranfield.yaml")
 ENCODER_RECIPE = Path("recipes/search/minilm-search.yaml")
+COLLECTION_FILES = ("queries.jsonl", "corpus.jsonl", "qrels.tsv")  # also names of options
 MIN_WORDS = 30  # of a document that becomes a passage
 MAX_WORDS = 90  # of a passage
 SEED = 42  # of everything random but the trainings
@@ -155,6 +156,8 @@ class Search:
     collection: the folder of the judged collection.
     settings: of the dataset recipe; files (@FILE) also of the encoder's.
     teacher: the teacher, as the user named it.
+
+    Raises InputError for a collection without one of ``COLLECTION_FILES``.
     """
 
     def __init__(self, steps: Steps, collection: Path, settings: Sequence[str], teacher: str):
@@ -162,6 +165,9 @@ class Search:
         self.collection = collection
         self.settings = list(settings)
         self.teacher = teacher
+        for name in COLLECTION_FILES:
+            if not (collection / name).is_file():
+                raise InputError(collection / name, "no such file", hint="DIR has BEIR's layout")
         self.files = [setting for setting in settings if setting.startswith("@")]
         self.base = load_recipe(ENCODER_RECIPE, ModelRecipe, self.files).base.location
 
@@ -170,7 +176,8 @@ class Search:
     ) -> dict[str, Sequence[Example]]:
         """Return row of the table → its training rows, for ``names`` and the rows they start from.
 
-        ``texts``: the number of passages. ``mixed``: see ``choose_rows``.
+        ``texts``: the number of passages. ``mixed``: see ``choose_rows``. Raises InputError for a
+        corpus that gives none.
         """
         passages = draw_passages(self.collection / "corpus.jsonl", texts)
         variants: dict[str, Sequence[Example]] = {CLOZE: draw_inverse_cloze(passages)}
@@ -183,6 +190,13 @@ class Search:
             if name in names:
                 variants[name] = score_candidates(
                     variants[source], self.teacher, self.base, self.steps.folder / "embeddings"
+                )
+        for name in names:
+            if name != TEACHER and not variants[name]:
+                raise InputError(
+                    self.collection / "corpus.jsonl",
+                    f"gives no training rows for the row {name!r}",
+                    allowed=f"documents of {MIN_WORDS} words or more, in several sentences",
                 )
         return variants
 
@@ -222,12 +236,12 @@ class Search:
 
     def score(self, encoder: str) -> Path:
         """Score an encoder on the collection once; return the folder of the evaluation."""
-        key = hash_parts(encoder)
+        files = [self.collection / name for name in COLLECTION_FILES]
+        key = hash_parts(encoder, [hash_file(file) for file in files])
         out = self.steps.folder / "evaluations" / key
         command = ["score", encoder]
-        for name in ("queries.jsonl", "corpus.jsonl", "qrels.tsv"):
-            option = name.partition(".")[0]
-            command += [f"--{option}", str(self.collection / name)]
+        for file in files:
+            command += [f"--{file.stem}", str(file)]
         command += ["--no-cache", "--out", str(out)]
         self.steps.run_once("scores", key, command, "scores", out / "results.json")
         return out

@@ -8,6 +8,7 @@ from small_runs import small_recipe, small_run
 
 from sts_dino.experiments import search
 from sts_dino.experiments.search import build_variants, draw_inverse_cloze, draw_passages
+from sts_dino.experiments.steps import Steps
 from sts_dino.hub.contract.run_dir import require_complete
 from sts_dino.hub.contract.schema import get_base_config
 from sts_dino.hub.errors import InputError
@@ -108,3 +109,28 @@ def test_rows_are_chosen_by_name(tmp_path):
         search.find_example_type(row) for row in (("a", "b"), ("a", "b", "c"), ("a", "b", 0.5))
     ]
     assert types == ["pair", "triplet", "sts"]
+
+
+def make_collection(folder, document):
+    (folder / "corpus.jsonl").write_text(json.dumps({"_id": "d", "title": "", "text": document}))
+    (folder / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": "which one"}))
+    (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
+
+
+def test_a_collection_without_its_files_or_passages_is_refused(tmp_path):
+    steps = Steps(tmp_path / "steps")
+    with pytest.raises(InputError, match=r"queries\.jsonl: no such file"):
+        search.Search(steps, tmp_path, [], VOWELS)
+    make_collection(tmp_path, "too short to be a passage")
+    found = search.Search(steps, tmp_path, ["@assets/offline.yaml"], VOWELS)
+    with pytest.raises(InputError, match="gives no training rows for the row 'inverse cloze'"):
+        found.make_rows([search.CLOZE], 10, None)
+
+
+def test_scores_are_those_of_the_collection(tmp_path, monkeypatch):
+    outs = []
+    monkeypatch.setattr(Steps, "run_once", lambda *arguments: outs.append(arguments[-1]))
+    for document in ("one document", "one document", "another document"):
+        make_collection(tmp_path, document)
+        search.Search(Steps(tmp_path), tmp_path, ["@assets/offline.yaml"], VOWELS).score(VOWELS)
+    assert outs[0] == outs[1] != outs[2]
