@@ -668,8 +668,16 @@ def list_dataset_licences(
 ) -> list[tuple[str, str]]:
     """List (name, licence id) of each training dataset; the id is empty where none is recorded.
 
-    The licence that the manifest records comes first, then the recipe's.
+    The licence that the manifest records comes first, then the recipe's. Raises InputError for a
+    recipe with another number of datasets than the manifest.
     """
+    counts = (len(recipe.datasets), len(provenance.datasets))
+    if counts[0] != counts[1]:
+        raise InputError(
+            f"recipe {recipe.name}: datasets",
+            f"has {counts[0]} datasets, and the run's manifest {counts[1]}",
+            hint="restore the recipe.yaml that the run was made with",
+        )
     licences = []
     for recorded, data in zip(provenance.datasets, recipe.datasets, strict=True):
         name = name_origin(recorded.repo_id, recorded.path)

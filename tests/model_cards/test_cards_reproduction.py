@@ -16,6 +16,7 @@ from small_runs import small_recipe, small_run
 from sts_dino.hub.contract.published_paths import describe_clone
 from sts_dino.hub.contract.recipe_file import format_recipe
 from sts_dino.hub.contract.run_dir import MANIFEST, RECIPE, has_current_recipe, read_manifest
+from sts_dino.hub.errors import InputError
 from sts_dino.hub.untrusted import read_upstream
 from sts_dino.model_cards import render as card_command
 
@@ -135,6 +136,15 @@ def test_an_encoder_is_reproduced_from_its_published_recipe(tmp_path, path):
     assert (
         f"| `datasets.0.path` | `{shown}` | `{'d' * 64}` | {had}" in card and "/home/me" not in card
     )
+
+
+def test_a_recipe_with_another_number_of_datasets_than_the_manifest_is_refused(tmp_path):
+    directory = model_run(tmp_path / "run")
+    recipe = yaml.safe_load((directory / "recipe.yaml").read_text())
+    recipe["datasets"] *= 2
+    (directory / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    with pytest.raises(InputError, match="datasets: has 2 datasets, and the run's manifest 1"):
+        card_of(directory)
 
 
 def changed(tmp_path: Path, **keys: object) -> Path:
