@@ -22,6 +22,7 @@ from sts_dino.experiments.domains import choose_names
 from sts_dino.experiments.speed.trials import format_table
 from sts_dino.experiments.steps import Steps, hash_parts
 from sts_dino.experiments.variants import read_finished_rows
+from sts_dino.generation.backends.registry import parse_server
 from sts_dino.generation.inputs.sources import read_file_rows
 from sts_dino.hub import cli
 from sts_dino.hub.contract.measured import VariantPlan, VariantScores, write_json
@@ -113,6 +114,9 @@ def main(
         --seeds 1 --set @assets/offline.yaml --out taught.json
     """
     names = choose_rows(rows, mixed)
+    if TEACHER in names and parse_server("--teacher", teacher) is not None:
+        hint = f"name the rows with --row, without {TEACHER!r}"
+        raise InputError("--teacher", "is a server, which cannot be scored", hint=hint)
     search = Search(Steps(folder), collection, settings, teacher)
     with lock_run(folder):
         variants = search.make_rows(names, texts, mixed)
@@ -186,17 +190,17 @@ class Search:
             variants |= build_variants(run, self.base)
             if mixed is not None:
                 variants[PARAPHRASES] = [*variants["queries"], *read_paraphrases(mixed)]
-        for name, source in TAUGHT.items():
-            if name in names:
-                variants[name] = score_candidates(
-                    variants[source], self.teacher, self.base, self.steps.folder / "embeddings"
-                )
         for name in names:
-            if name != TEACHER and not variants[name]:
+            if name != TEACHER and not variants[TAUGHT.get(name, name)]:
                 raise InputError(
                     self.collection / "corpus.jsonl",
                     f"gives no training rows for the row {name!r}",
                     allowed=f"documents of {MIN_WORDS} words or more, in several sentences",
+                )
+        for name, source in TAUGHT.items():
+            if name in names:
+                variants[name] = score_candidates(
+                    variants[source], self.teacher, self.base, self.steps.folder / "embeddings"
                 )
         return variants
 

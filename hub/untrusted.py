@@ -288,7 +288,10 @@ class Guard(SafeConstructor):
             ) from error
         # JSON writes an emoji as two escapes, which PyYAML's own scanner leaves apart.
         if isinstance(value, str) and not value.isascii():
-            value = value.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+            try:
+                value = value.encode("utf-16", "surrogatepass").decode("utf-16")
+            except UnicodeDecodeError as error:
+                raise UnsafeYaml("half of a surrogate pair", node.start_mark) from error
         return value
 
 

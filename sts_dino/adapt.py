@@ -388,10 +388,8 @@ def main(
         encoding = None if files.queries is None else reading.encoding
         own_reading = replace(reading, columns=None, encoding=encoding)
     own = read_own(files, own_reading)
-    own_words = format_options(files)
-    if files.pairs:
-        own_words += format_options(reading)
-    else:
+    own_words = [*format_options(files), *format_options(own_reading)]
+    if files.pairs is None:
         choices = choose_columns(choices, reading.columns)
     probes = estimating is not False  # --no-estimate runs no pilot of any kind
     adaptation = propose_adaptation(source, out, choices, encoder, reading.encoding, probes)

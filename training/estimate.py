@@ -188,10 +188,11 @@ def _read_texts(file: Path) -> list[str]:
     """
     try:
         content = file.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
+    except (FileNotFoundError, IsADirectoryError) as error:
         raise InputError(file, "no such file", hint="give a file of texts, one a line") from error
     except UnicodeDecodeError as error:
-        raise InputError(file, f"is not UTF-8 (byte {error.start})") from error
+        problem = f"is not UTF-8 (byte {error.start})"
+        raise InputError(file, problem, hint="save it as UTF-8") from error
     texts = [line for line in content.splitlines() if line.strip()]
     if not texts:
         raise InputError(file, "holds no text", allowed="at least one line")

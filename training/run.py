@@ -244,9 +244,10 @@ def _describe_choice(job: TrainingJob) -> str:
         return "the last one: there are no validation data"
     cadence = "after every epoch"
     if job.arguments.eval_strategy == "steps":
-        steps = job.arguments.eval_steps or job.arguments.logging_steps  # as upstream
+        steps = job.arguments.eval_steps
+        assert steps  # without a value, transformers' arguments take that of logging_steps
         # The trainer reads a number below 1 as a share of all steps.
-        interval = f"{steps:g} steps" if steps >= 1 else f"{100 * steps:g} % of the steps"
+        interval = f"{int(steps)} steps" if steps >= 1 else f"{100 * steps:g} % of the steps"
         cadence = f"every {interval} and at the last"
     count = len(job.evaluator.evaluators)
     return f"the best by {job.evaluator.metric} on {count} set(s), evaluated {cadence}"

@@ -115,7 +115,7 @@ def draw_rows(examples: Examples, count: int, seed: int) -> tuple[int, ...]:
 
 def format_score(score: float) -> str:
     """Return a similarity score with at most six digits: 0.9 for the float32 0.89999998."""
-    return f"{score:g}"
+    return f"{score:zg}"  # z: no negative zero
 
 
 def list_label_meanings(recipe: DatasetRecipe) -> dict[str, str]:

@@ -51,8 +51,8 @@ def compute_bootstrap_z(points: float, differences: Vector) -> Test:
     the distribution of the rows. Williams' t assumes normal rows, and its error rate on ranks is
     twice the nominal one.
 
-    Where all of several resamples have the same nonzero difference, z is infinite and p is 0. One
-    resample, or no difference in any, gives z = 0 and p = 1.
+    Where all of several resamples are equal and ``points`` is not 0, z is infinite and p is 0. One
+    resample, or equal ones and ``points`` 0, gives z = 0 and p = 1.
 
     Args:
         points: the difference of the scores, x 100.

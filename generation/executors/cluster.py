@@ -262,7 +262,7 @@ def require_open_port(option: str, address: str) -> None:
         )
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS).close()
-    except (OSError, OverflowError, UnicodeError) as error:  # a port or host name beyond its limits
+    except (OSError, OverflowError, ValueError) as error:  # a port or host name beyond its limits
         raise InputError(
             option, f"does not answer ({get_first_line(error)})", hint=_HEAD_HINT
         ) from error

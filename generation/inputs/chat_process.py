@@ -39,9 +39,9 @@ def cap_memory() -> None:
 
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
         limit = pages * resource.getpagesize() + MOST_BYTES
-        _, hard_limit = resource.getrlimit(resource.RLIMIT_AS)
-        if hard_limit != resource.RLIM_INFINITY:
-            limit = min(limit, hard_limit)
+        for earlier_limit in resource.getrlimit(resource.RLIMIT_AS):  # the soft and the hard one
+            if earlier_limit != resource.RLIM_INFINITY:
+                limit = min(limit, earlier_limit)
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 

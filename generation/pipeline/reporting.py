@@ -75,11 +75,11 @@ class Progress(AbstractContextManager["Progress"]):
         if self.path.is_file():
             try:
                 record = json.loads(self.path.read_text(encoding="utf-8"))
-                self.seconds = record["seconds"]
-                self.rows = record["rows"]
+                self.seconds = float(record["seconds"])
+                self.rows = int(record["rows"])
             except (ValueError, KeyError, TypeError) as error:
                 raise InputError(
-                    self.path, "is damaged", hint="remove it: it is a record of seconds alone"
+                    self.path, "is damaged", hint="remove it: it holds the cost alone"
                 ) from error
 
         # show the bar

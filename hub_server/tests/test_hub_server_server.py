@@ -95,7 +95,6 @@ def test_restart_keeps_everything(tmp_path):
 def test_server_does_not_outlive_its_parent(tmp_path):
     script = f"""
 import os
-from hub_server.connections import make_connection_class
 from hub_server.process import LocalHub
 hub = LocalHub({str(tmp_path / "hub")!r}).start()
 print(hub.process.pid, flush=True)

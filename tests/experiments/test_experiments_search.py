@@ -125,6 +125,13 @@ def test_a_collection_without_its_files_or_passages_is_refused(tmp_path):
     found = search.Search(steps, tmp_path, ["@assets/offline.yaml"], VOWELS)
     with pytest.raises(InputError, match="gives no training rows for the row 'inverse cloze'"):
         found.make_rows([search.CLOZE], 10, None)
+    with pytest.raises(InputError, match="for the row 'inverse cloze, teacher'"):
+        found.make_rows(["inverse cloze, teacher"], 10, None)
+
+
+def test_a_server_is_no_row_of_the_table(tmp_path):
+    with pytest.raises(InputError, match="is a server, which cannot be scored"):
+        search.main(tmp_path, tmp_path / "out.json", teacher="m@http://127.0.0.1:1/v1", mixed=None)
 
 
 def test_scores_are_those_of_the_collection(tmp_path, monkeypatch):

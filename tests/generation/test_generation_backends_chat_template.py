@@ -143,11 +143,12 @@ def test_the_process_has_no_secret_and_ends_with_its_template(monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is limited on Linux alone")
-def test_a_lower_limit_of_the_machine_stays():
+@pytest.mark.parametrize("hard_limit", ["limit", "resource.RLIM_INFINITY"])
+def test_a_lower_limit_of_the_machine_stays(hard_limit):
     code = (
         "import resource, runpy, sys\n"
         "limit = 1 << 30\n"  # less than the process has and may take more
-        "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
+        f"resource.setrlimit(resource.RLIMIT_AS, (limit, {hard_limit}))\n"
         "runpy.run_path(sys.argv[1])['cap_memory']()\n"
         "assert resource.getrlimit(resource.RLIMIT_AS) == (limit, limit)\n"
     )

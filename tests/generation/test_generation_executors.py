@@ -214,6 +214,7 @@ def test_an_address_where_something_else_answers_is_refused_in_time(monkeypatch)
     [
         ("10.0.0.1:²", "is not an address"),  # a digit, but no number
         ("head..node:6379", "does not answer"),  # a host name with an empty label
+        (f"10.0.0.1:{'9' * 5000}", "does not answer"),  # more digits than int() reads
     ],
 )
 def test_an_impossible_address_is_one_line(monkeypatch, address, words):

@@ -10,6 +10,7 @@ from sts_dino.hub.contract.recipe_file import (
     format_recipe,
     get_deciding_values,
     load_recipe,
+    read_yaml,
 )
 from sts_dino.hub.errors import InputError
 
@@ -199,3 +200,12 @@ def test_a_recipe_says_only_what_differs_from_the_one_it_extends(tmp_path):
     # of another kind: nothing of the base's source stays
     own.write_text(f"extends: middle.yaml\nsource: {other}\n")
     assert load_recipe(own, DatasetRecipe).source.path is None
+
+
+def test_half_of_an_escaped_character_is_refused(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text('about: "\\ud83d\\ude00"\n')
+    assert read_yaml(path) == {"about": "\U0001f600"}
+    path.write_text('about: "\\ud83d"\n')
+    with pytest.raises(InputError, match="half of a surrogate pair"):
+        read_yaml(path)

@@ -410,6 +410,20 @@ def test_the_encoding_of_a_corpus_needs_no_judged_pairs(tmp_path):
     assert "encoding: cp1252" in (tmp_path / "out" / "texts.yaml").read_text(encoding="utf-8")
 
 
+def test_the_encoding_of_a_judged_search_reaches_its_scores(corpus, tmp_path, monkeypatch):
+    for name in ("queries", "corpus"):
+        rows = "".join(f"{name[0]}{number}\tcafé {number}\n" for number in range(20))
+        (tmp_path / f"{name}.tsv").write_text(f"_id\ttext\n{rows}", encoding="cp1252")
+    judgements = "".join(f"q{number}\tc{number}\t1\n" for number in range(20))
+    (tmp_path / "qrels.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judgements}")
+    seen = []
+    monkeypatch.setattr(adapt, "require_rising_pairs", seen.append)
+    files = [f"--{name}={tmp_path / name}.tsv" for name in ("queries", "corpus", "qrels")]
+    words = (corpus, "--lm", "builtin", "--encoder", "static", "--language", "en", "--estimate")
+    outcome_of(adapt, *words, *files, "--encoding", "cp1252", "--out", tmp_path / "out")
+    assert seen[0].own_words[-2:] == ("--encoding", "cp1252")
+
+
 def test_a_recipe_is_taken_as_it_is_and_options_for_a_corpus_are_refused_with_it(corpus, tmp_path):
     recipe = tmp_path / "mine.yaml"
     propose(corpus, recipe, "my-pairs", CorpusChoices(lm="builtin"))

@@ -246,6 +246,17 @@ def test_figures_of_other_sentences_are_not_compared(tmp_path, monkeypatch):
     assert probe.probe_recipe(recipe, both=True) == measured
 
 
+@pytest.mark.parametrize("chats", [(False,), (False, True)])
+def test_both_kinds_of_prompt_are_compared_where_both_were_measured(tmp_path, monkeypatch, chats):
+    recipe_path, _ = proposed(tmp_path, "--no-probe", template=TEMPLATE)
+    measured = [quality({"1": "11", "0": "11"}, chat=chat) for chat in chats]
+    monkeypatch.setattr(probe, "load_engine", lambda recipe: None)
+    monkeypatch.setattr(probe, "measure_kinds", lambda *_: measured)
+    outcome = outcome_of(probe, recipe_path, "--both")
+    assert outcome.code == 0, outcome.stderr
+    assert ("proposed is the" in outcome.printed) == (len(chats) == 2)
+
+
 def test_the_next_command_is_that_of_the_probed_recipe(tmp_path):
     folder = tmp_path / "my texts"
     folder.mkdir()

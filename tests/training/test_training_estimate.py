@@ -115,7 +115,7 @@ def test_a_baseline_is_not_estimated_by_a_pilot_either(tmp_path):
         ({}, "a dog\n", "arguments.max_steps: is not given; allowed: a number of steps"),
         ({}, "\n", "holds no text; allowed: at least one line"),
         ({}, None, "no such file; give a file of texts, one a line"),
-        ({}, "un café\n", "texts.txt: is not UTF-8 (byte 6)"),
+        ({}, "un café\n", "texts.txt: is not UTF-8 (byte 6); save it as UTF-8"),
         (
             {"arguments": {"max_steps": "many"}},
             "a dog\n",

@@ -264,7 +264,8 @@ def test_resuming_needs_whole_checkpoints_with_their_best_and_of_the_same_run(tm
     (cut / "model.safetensors").write_bytes(b"weig")
     assert find_newest_usable(tmp_path, "f") == old
     assert not cut.exists()
-    for damage in (b"\xff\xfe", b"null", b"{}", b""):
+    without_files = b'{"fingerprint": "f", "files": []}'
+    for damage in (b"\xff\xfe", b"null", b"{}", b"", without_files):
         (checkpoint(tmp_path, 10, 2) / "whole.json").write_bytes(damage)
         assert find_newest_usable(tmp_path, "f") == old
     other = tmp_path / "other"

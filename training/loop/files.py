@@ -114,7 +114,9 @@ def is_complete(checkpoint: Path, fingerprint: str) -> bool:
         hashes = mark["files"].items()
         return all(hash_file(checkpoint / name) == sha256 for name, sha256 in hashes)
     # A kill or a power cut left it unfinished. ValueError: the mark is not JSON or not UTF-8.
-    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    except (AttributeError, KeyError, TypeError):  # the mark has another form
         return False
 
 

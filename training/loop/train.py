@@ -224,7 +224,7 @@ def _warn_of_cut_texts(job: TrainingJob, encoder: SentenceTransformer) -> None:
         distinct_texts: set[str] = set()
         for column in example_type.text_columns:
             distinct_texts.update(rows[column])
-        warn_of_cut_texts(encoder, sorted(distinct_texts), item.name, "texts")
+        warn_of_cut_texts(encoder, list(distinct_texts), item.name, "texts")
 
 
 def make_trainer(

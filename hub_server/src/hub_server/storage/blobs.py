@@ -216,12 +216,13 @@ def _write(path: Path, chunks: Iterable[bytes]) -> Blob:
     """
     digest = hashlib.sha256()
     size = 0
+    file = path.open("xb")  # before the block that removes the file: another one's stays
     try:
-        with path.open("xb") as file:
+        with file:
             for chunk in chunks:
                 digest.update(chunk)
                 size += file.write(chunk)
     except BaseException:
-        path.unlink(missing_ok=True)
+        path.unlink()
         raise
     return Blob(digest.hexdigest(), size)
