@@ -70,7 +70,7 @@ from sts_dino.hub.contract.shards import (
     write_loading_file,
 )
 from sts_dino.hub.durable import make_folder, rename_folder, write_text
-from sts_dino.hub.errors import InputError, RunError, suggest_choice
+from sts_dino.hub.errors import InputError, suggest_choice
 from sts_dino.hub.progress import ProgressBar
 from sts_dino.hub.untrusted import format_code
 
@@ -431,9 +431,7 @@ def drop_rows(
         require_new_folder(out)
         original = require_complete(directory)
         ledger = counter.make_ledger()
-        if original.fingerprint != ledger.revision:
-            problem = "its rows changed while they were measured"
-            raise RunError(directory, problem, hint="measure again")
+        ledger.require_rows(directory, original)
         _require_rows_left(directory, counter)
 
         # A folder beside OUT, renamed to OUT when it is complete

@@ -63,12 +63,16 @@ class Measured(Frozen):
         process holds the run's lock; InputError when the run is not finished.
         """
         with lock_run(directory):
-            if require_complete(directory).fingerprint != getattr(self, self.rows_key):
-                raise RunError(
-                    directory, "its rows changed while they were measured", hint="measure again"
-                )
+            self.require_rows(directory, require_complete(directory))
             write_json(directory / self.file, self)
         return directory / self.file
+
+    def require_rows(self, directory: Path, manifest: Manifest) -> None:
+        """Raise RunError when the rows of a run are no longer the measured rows."""
+        if manifest.fingerprint != getattr(self, self.rows_key):
+            raise RunError(
+                directory, "its rows changed while they were measured", hint="measure again"
+            )
 
 
 def has_report(directory: Path, manifest: Manifest) -> bool:
