@@ -35,7 +35,7 @@ from sts_dino.eval.encoders.load import (
     load_encoder,
     require_model,
 )
-from sts_dino.experiments.domains import compare_rows
+from sts_dino.experiments.domains import choose_names, compare_rows
 from sts_dino.experiments.speed.trials import format_table
 from sts_dino.experiments.steps import Steps, hash_parts
 from sts_dino.experiments.variants import get_finished_config
@@ -53,7 +53,7 @@ from sts_dino.hub.contract.run_dir import (
     require_complete,
 )
 from sts_dino.hub.durable import hash_file, write_text
-from sts_dino.hub.errors import InputError, suggest_choice
+from sts_dino.hub.errors import InputError
 from sts_dino.proposals.label_ways import BEST_OF_N, CANDIDATES, PLAIN, WAYS, make_way
 from sts_dino.release.options import format_settings
 
@@ -214,7 +214,7 @@ def main(
     model = require_server_model(server)
     if not sentences.is_file():
         raise InputError(f"--sentences {sentences}", "no such file")
-    chosen_ways = choose_ways(ways)
+    chosen_ways = choose_names("--way", ways, list(WAYS))
     judge_places = {name: locate_encoder("--judge", name) for name in judges or JUDGES}
     encoder = {"path": locate_encoder("--selector", selector)} if selector else None
 
@@ -269,15 +269,6 @@ def require_server_model(server: str) -> str:
     if served is None:
         raise InputError("NAME@URL", f"{server!r} is no server", allowed="NAME@http://HOST:PORT/v1")
     return served.model
-
-
-def choose_ways(requested: list[str] | None) -> list[str]:
-    """Return the requested ways, or all of them. Raises InputError for an unknown one."""
-    for way in requested or []:
-        if way not in WAYS:
-            hint = suggest_choice(way, WAYS)
-            raise InputError("--way", f"unknown: {way}", allowed=", ".join(WAYS), hint=hint)
-    return requested or list(WAYS)
 
 
 def locate_encoder(option: str, name: str) -> str:

@@ -231,7 +231,10 @@ def choose_names(option: str, requested: list[str] | None, known: Sequence[str])
     for name in requested or []:
         if name not in known:
             raise InputError(
-                option, f"unknown: {name}", allowed=list(known), hint=suggest_choice(name, known)
+                option,
+                f"unknown: {name}",
+                allowed=", ".join(known),
+                hint=suggest_choice(name, known),
             )
     return list(dict.fromkeys(requested or known))
 

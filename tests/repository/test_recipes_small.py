@@ -87,12 +87,9 @@ def test_a_model_is_trained_offline_by_one_switch(path, offline, tmp_path):
     """As it is, but for the length."""
     short = ["arguments.max_steps=2", "arguments.bf16=false"]
     short += ["arguments.eval_steps=2"] if load_recipe(path, ModelRecipe).validation else []
-    data = [
-        f"datasets.{index}.license=mixed"
-        for index in range(len(load_recipe(path, ModelRecipe).datasets))
-    ]
-    settings = [f"@{offline}", *short, *data]
+    settings = [f"@{offline}", *short]
     for index, item in enumerate(load_recipe(path, ModelRecipe).datasets):
+        settings.append(f"datasets.{index}.license=mixed")
         if item.teacher is not None:  # `sts-dino teach` makes its pairs
             settings.append(f"datasets.{index}.path={offline.with_name('taught.jsonl')}")
     dev = Path("assets/stsb/sts-dev.csv").read_text(encoding="utf-8").splitlines(keepends=True)
