@@ -1705,7 +1705,7 @@ class ModelRecipe(Strict):
     slanted_triangular: SlantedTriangular | None = None  # instead of the trainer's schedule
     # share of each text's tokens left out whenever it is trained on
     token_dropout: Annotated[Fraction, OPTION] = 0.0
-    # share of the trained weights, beside the base's
+    # multiplies what the training changed in the base's weights; below 1 keeps a share of the base's
     merge: Annotated[float | Literal["auto"] | None, OPTION] = None
     arguments: dict[str, str] = {}  # of sentence-transformers' trainer, under their names there
     limit: Positive | None = None  # at most so many training rows per dataset, in file order
@@ -1718,10 +1718,10 @@ class ModelRecipe(Strict):
 
     @field_validator("merge")
     @classmethod
-    def _check_merge_share(cls, share: float | str | None) -> float | str | None:
-        if isinstance(share, float) and not 0 < share <= 1:
-            raise ValueError("is a share of the trained weights: above 0, up to 1, or auto")
-        return share
+    def _check_merge_factor(cls, factor: float | str | None) -> float | str | None:
+        if isinstance(factor, float) and not 0 < factor <= 2:
+            raise ValueError("multiplies what the training changed: above 0, up to 2, or auto")
+        return factor
 
     def _find_unused_training_keys(self) -> Iterator[str]:
         for key in TRAINING_KEYS:
