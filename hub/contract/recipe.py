@@ -1705,7 +1705,7 @@ class ModelRecipe(Strict):
     slanted_triangular: SlantedTriangular | None = None  # instead of the trainer's schedule
     # share of each text's tokens left out whenever it is trained on
     token_dropout: Annotated[Fraction, OPTION] = 0.0
-    # multiplies what the training changed in the base's weights; below 1 keeps a share of the base's
+    # multiplies what the training changed in the base's weights; 1 is the trained encoder
     merge: Annotated[float | Literal["auto"] | None, OPTION] = None
     arguments: dict[str, str] = {}  # of sentence-transformers' trainer, under their names there
     limit: Positive | None = None  # at most so many training rows per dataset, in file order

@@ -491,7 +491,7 @@ def merge_with_base(job: TrainingJob, built: Path, device: str) -> dict[str, Any
         write_merged(factor)
         return {"share": factor}
 
-    # The best factor on validation; ``max`` takes the first of equal scores, so the smallest factor.
+    # The best factor on validation; ``max`` takes the first of equal scores, the smallest factor.
     assert job.evaluator is not None
     scores: dict[str, float] = {}
     for factor in MERGE_FACTORS:
