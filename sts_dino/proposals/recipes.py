@@ -26,8 +26,11 @@ from sts_dino.hub.contract.recipe import (
     DatasetRecipe,
     Grades,
     LanguageModel,
+    ModelRecipe,
     Server,
 )
+from sts_dino.hub.contract.recipe_file import load_recipe
+from sts_dino.hub.contract.run_dir import RECIPE
 from sts_dino.hub.errors import InputError, StsDinoError, suggest_choice
 from sts_dino.hub.untrusted import join_lines, read_json_object, require_no_cross_encoder
 from sts_dino.proposals.chat_server import Payment, choose_server
@@ -817,6 +820,19 @@ def read_max_seq_length(location: Mapping[str, Any]) -> int:
     return DEFAULT_MAX_TOKENS
 
 
+def was_taught(location: Mapping[str, Any]) -> bool:
+    """Return whether a location holds an encoder that learned from a teacher, as its recipe says.
+
+    location: path, or repo_id and revision. A recipe that cannot be read counts as none.
+    """
+    file = find_model_file(location, RECIPE)
+    if file is None:
+        return False
+    with suppress(InputError):
+        return any(data.teacher for data in load_recipe(file, ModelRecipe).datasets)
+    return False
+
+
 def find_model_file(location: Mapping[str, Any], name: str) -> Path | None:
     """Return a file of a location (path, or repo_id and revision), None if it cannot be read."""
     if "path" in location:
@@ -1117,7 +1133,10 @@ def format_model_recipe(
         least_steps = TAUGHT_STEPS
         if base.section.get("modules") == "sentence-transformer":
             rate = TAUGHT_RATE
-            merge = TAUGHT_MERGE
+            # An encoder that a teacher trained before needs no longer step: it went too far on the
+            # choice domains.
+            if not was_taught(base.section):
+                merge = TAUGHT_MERGE
             precision = choose_precision()
     batches = (dataset.source.limit or DEFAULT_LIMIT) / batch_size
     steps = max(least_steps, math.ceil(base.epochs * batches))

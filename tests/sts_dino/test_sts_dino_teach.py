@@ -3,7 +3,9 @@
 import json
 import logging
 import re
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +22,7 @@ from sts_dino.experiments.domains import PLAN, DomainPlan
 from sts_dino.generation.backends.load_model import get_half_or_float32
 from sts_dino.hub.assets import find_asset
 from sts_dino.hub.contract.recipe import ModelRecipe
-from sts_dino.hub.contract.recipe_file import load_recipe, read_yaml
+from sts_dino.hub.contract.recipe_file import format_recipe, load_recipe, read_yaml
 from sts_dino.hub.contract.shards import read_shard
 from sts_dino.hub.errors import InputError, RunError
 from sts_dino.new import CorpusChoices
@@ -315,6 +317,22 @@ def test_a_teacher_trains_a_finished_encoder_as_the_experiments_last_row(
     assert "merge=1.5" in row.settings
     has_bf16 = "bf16" in found.model.arguments
     assert has_bf16 == (base is None and get_half_or_float32() == "bfloat16")
+
+
+def test_an_encoder_that_a_teacher_trained_is_not_taken_beyond_its_weights(teacher, tmp_path):
+    corpus = tmp_path / "texts.txt"
+    corpus.write_text("".join(f"{text}\n" for text in TEXTS), encoding="utf-8")
+    taught = tmp_path / "taught"
+    shutil.copytree(teacher, taught)
+    recipe = load_recipe(Path("recipes/small/minilm-sts-dino-taught.yaml"), ModelRecipe)
+    recipe = recipe.model_copy(update={"license": "mit"})  # covered by the built-in model's licence
+    (taught / "recipe.yaml").write_text(format_recipe(recipe), encoding="utf-8")
+    choices = CorpusChoices(lm="builtin", language="en")
+    encoder = adapt.EncoderChoices(str(taught), None, str(teacher), "mit")
+    assert (
+        adapt.propose_adaptation(str(corpus), tmp_path / "out", choices, encoder).model.merge
+        is None
+    )
 
 
 @pytest.mark.parametrize("is_better", [True, False])
