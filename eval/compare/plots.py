@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from sts_dino.eval.compare.tables import Comparison
-from sts_dino.eval.statistics.paired import Measurement, Verdict
+from sts_dino.eval.scoring.paired import Measurement, Verdict
 from sts_dino.hub.contract.results import VerdictWord
 from sts_dino.hub.plot_style import COLOURS, WIDTH, draw_picture, shorten_name
 

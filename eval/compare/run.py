@@ -17,8 +17,8 @@ import typer
 from sts_dino.eval.compare import tables
 from sts_dino.eval.compare.tables import AverageRow, Comparison, ScoreRow, make_result_tables
 from sts_dino.eval.runs.records import FinishedEvaluation, Record, read_evaluation
-from sts_dino.eval.statistics.bootstrap import EvaluationSettings
-from sts_dino.eval.statistics.paired import (
+from sts_dino.eval.scoring.bootstrap import EvaluationSettings
+from sts_dino.eval.scoring.paired import (
     Difference,
     Measurement,
     Verdict,

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sts_dino.eval.runs.records import read_evaluation
+from sts_dino.eval.scoring.bootstrap import Matrix, compute_interval, compute_score, resample
 from sts_dino.eval.scoring.cosines import TREC_METRICS
-from sts_dino.eval.statistics.bootstrap import Matrix, compute_interval, compute_score, resample
 from sts_dino.eval.tasks.registry import find_task
 from sts_dino.eval.tasks.rows import Vector
 from sts_dino.hub.contract.measured import Estimate, VariantPlan, VariantScore, VariantScores

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from sts_dino.eval.statistics.bootstrap import EvaluationSettings
-from sts_dino.eval.statistics.paired import Measurement, Verdict
+from sts_dino.eval.scoring.bootstrap import EvaluationSettings
+from sts_dino.eval.scoring.paired import Measurement, Verdict
 from sts_dino.eval.tasks.registry import compute_averages
 from sts_dino.eval.tasks.task import Task
 from sts_dino.hub import untrusted

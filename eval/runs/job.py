@@ -19,7 +19,7 @@ from sts_dino.eval.runs.records import (
     get_records_folder,
     make_file_name,
 )
-from sts_dino.eval.statistics.bootstrap import EvaluationSettings
+from sts_dino.eval.scoring.bootstrap import EvaluationSettings
 from sts_dino.eval.tasks.registry import GROUPS, find_tasks
 from sts_dino.eval.tasks.sources import Entry, Source, TaskReader
 from sts_dino.eval.tasks.task import Task

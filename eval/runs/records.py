@@ -21,9 +21,8 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ValidationError
 
 from sts_dino.eval.encoders.load import Encoder
-from sts_dino.eval.scoring.outcomes import Outcomes
-from sts_dino.eval.statistics.bootstrap import EvaluationSettings, compute_task_interval
-from sts_dino.eval.tasks.task import Aggregation, Metric
+from sts_dino.eval.scoring.bootstrap import EvaluationSettings, compute_task_interval
+from sts_dino.eval.tasks.task import Aggregation, Metric, Outcomes
 from sts_dino.hub.contract.results import Results, TaskScore, map_by_task, read_results
 from sts_dino.hub.contract.shards import read_table
 from sts_dino.hub.durable import hash_file, require_regular_file, write_atomically, write_text

@@ -31,13 +31,12 @@ from sts_dino.eval.runs.records import (
     find_change,
     update_interval,
 )
-from sts_dino.eval.scoring.outcomes import Measured
-from sts_dino.eval.statistics.bootstrap import EvaluationSettings, NewScore, make_task_score
-from sts_dino.eval.statistics.paired import Difference, Measurement, list_gains, resample_together
+from sts_dino.eval.scoring.bootstrap import EvaluationSettings, NewScore, make_task_score
+from sts_dino.eval.scoring.paired import Difference, Measurement, list_gains, resample_together
 from sts_dino.eval.tasks.own import CORPUS, OWN_GROUP, SPLIT
 from sts_dino.eval.tasks.registry import MTEB, TASKS, compute_averages
 from sts_dino.eval.tasks.sources import Entry, Source, TaskData, TaskReader
-from sts_dino.eval.tasks.task import Family, Task
+from sts_dino.eval.tasks.task import Family, Measured, Task
 from sts_dino.hub.contract.results import Gain, Results, TaskScore, write_results
 from sts_dino.hub.contract.run_dir import lock_run
 from sts_dino.hub.errors import InputError, RunError

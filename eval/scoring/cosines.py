@@ -10,11 +10,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from sts_dino.eval.scoring.outcomes import Embed, Measured, Outcomes
 from sts_dino.eval.tasks.own import CORPUS, QRELS, SPLIT
 from sts_dino.eval.tasks.rows import SMALLEST_NORM, Rows, Vector
 from sts_dino.eval.tasks.sources import BLANK_TEXT_REPLACEMENT, TaskData
-from sts_dino.eval.tasks.task import Side, Task
+from sts_dino.eval.tasks.task import Embed, Measured, Outcomes, Side, Task
 from sts_dino.hub.errors import RunError
 
 Correlation = Callable[[Vector, Vector], float]

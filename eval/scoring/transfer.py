@@ -13,12 +13,11 @@ from torch import Tensor
 
 from sts_dino.eval.scoring import probe
 from sts_dino.eval.scoring.cosines import compute_pearson, compute_spearman
-from sts_dino.eval.scoring.outcomes import Embed, Measured, Outcomes
 from sts_dino.eval.scoring.probe import SNLI_GRID, SNLI_SCHEDULE, Fit, ProbeSettings
 from sts_dino.eval.scoring.probe_senteval import Classes, Features, State, train
 from sts_dino.eval.tasks.rows import Indices, Rows, Vector
 from sts_dino.eval.tasks.sources import BLANK_TEXT_REPLACEMENT, TaskData
-from sts_dino.eval.tasks.task import Task
+from sts_dino.eval.tasks.task import Embed, Measured, Outcomes, Task
 from sts_dino.hub.errors import InputError, RunError
 
 

@@ -31,7 +31,7 @@ from sts_dino.eval.compare.tables import (
     make_result_tables,
 )
 from sts_dino.eval.runs.records import read_evaluation
-from sts_dino.eval.statistics.paired import Measurement
+from sts_dino.eval.scoring.paired import Measurement
 from sts_dino.eval.tasks.registry import DEFINITIONS
 from sts_dino.hub.contract.measured import VariantPlan
 from sts_dino.hub.errors import InputError

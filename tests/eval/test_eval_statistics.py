@@ -5,8 +5,7 @@ import pytest
 from scipy import stats
 from sklearn.metrics import accuracy_score, f1_score
 
-from sts_dino.eval.scoring.outcomes import Measured, Outcomes
-from sts_dino.eval.statistics.bootstrap import (
+from sts_dino.eval.scoring.bootstrap import (
     EvaluationSettings,
     Interval,
     compute_interval,
@@ -14,7 +13,7 @@ from sts_dino.eval.statistics.bootstrap import (
     make_task_score,
     resample,
 )
-from sts_dino.eval.statistics.paired import (
+from sts_dino.eval.scoring.paired import (
     Difference,
     Measurement,
     PairedTest,
@@ -27,6 +26,7 @@ from sts_dino.eval.statistics.paired import (
     resample_together,
 )
 from sts_dino.eval.tasks.registry import find_task
+from sts_dino.eval.tasks.task import Measured, Outcomes
 from sts_dino.hub.contract.results import Gain, TaskScore
 from sts_dino.hub.errors import RunError
 from sts_dino.hub.scores import (
@@ -121,7 +121,7 @@ def test_the_seed_decides_the_resamples_whatever_the_other_systems_and_the_memor
     once, again, other = (resample(systems, "spearman", "wmean", 50, seed) for seed in (1, 1, 2))
     assert np.array_equal(once, again) and not np.array_equal(once, other)
     assert np.array_equal(resample(systems[:1], "spearman", "wmean", 50, 1), once[:1])
-    monkeypatch.setattr("sts_dino.eval.statistics.bootstrap.MAX_DRAWN_CELLS", 200)
+    monkeypatch.setattr("sts_dino.eval.scoring.bootstrap.MAX_DRAWN_CELLS", 200)
     assert np.array_equal(resample(systems, "spearman", "wmean", 50, 1), once)
 
 

@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sts_dino.eval.scoring.outcomes import Outcomes
-from sts_dino.eval.statistics.bootstrap import (
+from sts_dino.eval.scoring.bootstrap import (
     EvaluationSettings,
     Interval,
     Matrix,
@@ -26,7 +25,7 @@ from sts_dino.eval.statistics.bootstrap import (
     resample,
 )
 from sts_dino.eval.tasks.rows import Vector
-from sts_dino.eval.tasks.task import Aggregation, Metric
+from sts_dino.eval.tasks.task import Aggregation, Metric, Outcomes
 from sts_dino.hub.contract.results import SIGNIFICANCE_LEVEL, Gain, Limit, TaskScore, VerdictWord
 
 # Metrics whose difference is tested by McNemar's test

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, Field
 
-from sts_dino.eval.scoring.outcomes import Measured, Outcomes
 from sts_dino.eval.tasks.rows import Vector
-from sts_dino.eval.tasks.task import Aggregation, Metric, Task
+from sts_dino.eval.tasks.task import Aggregation, Measured, Metric, Outcomes, Task
 from sts_dino.hub.contract.results import Limit, Method, Part, TaskScore
 from sts_dino.hub.errors import RunError
 
@@ -244,6 +243,51 @@ def compute_interval(samples: Vector, level: float = 0.95) -> Interval:
     tail = 100 * (1 - level) / 2  # percent of the samples outside, on each side
     low, high = np.percentile(samples, [tail, 100 - tail])
     return Interval(float(low), float(high))
+
+
+def score_with_intervals(
+    predictions: ArrayLike,
+    references: ArrayLike,
+    metrics: Sequence[Metric],
+    resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> dict[str, float]:
+    """Return METRIC, METRIC_low and METRIC_high of each metric, for the ``evaluate`` library.
+
+    Correlations are -1 to 1, accuracy and F1 are 0 to 1.
+
+    Args:
+        predictions: (n,).
+        references: (n,).
+        metrics: the metrics.
+        resamples: number of bootstrap resamples.
+        level: share of the resamples inside the interval.
+        seed: seed of the resampling.
+
+    Raises RunError when the score, or the score of nearly all resamples, is undefined.
+    """
+    outcomes = Outcomes(np.asarray(references), np.asarray(predictions))
+    scores: dict[str, float] = {}
+    for metric in metrics:
+        samples = resample([outcomes], metric, samples=resamples, seed=seed)[0]
+        interval = compute_interval(samples / 100, level)
+        scores[metric] = compute_score(outcomes, metric) / 100
+        scores[f"{metric}_low"] = interval.low
+        scores[f"{metric}_high"] = interval.high
+    return scores
+
+
+def require_correlation(predictions: ArrayLike, references: ArrayLike, place: str = "") -> None:
+    """Raise ValueError when the correlation of predictions and references is undefined.
+
+    Both are (n,). ``place`` begins the message, e.g. "subset: ".
+    """
+    numbers = np.array([predictions, references], dtype=np.float64)
+    if not np.isfinite(numbers).all():
+        raise ValueError(f"{place}a prediction or reference is not finite")
+    if (np.ptp(numbers, axis=1) == 0).any():
+        raise ValueError(f"{place}a correlation with a constant is undefined")
 
 
 class _Stratum(NamedTuple):
