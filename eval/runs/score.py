@@ -32,7 +32,7 @@ from sts_dino.eval.runs.records import (
     update_interval,
 )
 from sts_dino.eval.scoring.bootstrap import EvaluationSettings, NewScore, make_task_score
-from sts_dino.eval.scoring.paired import Difference, Measurement, list_gains, resample_together
+from sts_dino.eval.scoring.paired import Measurement, Verdict, adjust_verdicts, resample_together
 from sts_dino.eval.tasks.own import CORPUS, OWN_GROUP, SPLIT
 from sts_dino.eval.tasks.registry import MTEB, TASKS, compute_averages
 from sts_dino.eval.tasks.sources import Entry, Source, TaskData, TaskReader
@@ -524,13 +524,14 @@ def _compare_with(
     if baseline is None:
         return (), ()
     scores: list[TaskScore] = []
-    differences: list[tuple[TaskScore, Difference]] = []
+    verdicts: list[Verdict] = []
     # Of two records of one measurement the first counts, so the dictionary gets it last
     baseline_records = {
         Measurement.from_score(record.score): record for record in reversed(baseline.records)
     }
     for record in model.records:
-        baseline_record = baseline_records.get(Measurement.from_score(record.score))
+        measurement = Measurement.from_score(record.score)
+        baseline_record = baseline_records.get(measurement)
         if baseline_record is None:
             continue
         scores.append(_add_versions(baseline_record, versions))
@@ -543,8 +544,8 @@ def _compare_with(
         both = (outcomes, baseline_outcomes)
         systems = resample_together(both, record.metric, record.aggregation, model.settings)
         difference = systems.compare(0, 1, (record.score, baseline_record.score))
-        differences.append((record.score, difference))
-    return tuple(scores), list_gains(differences)
+        verdicts.append(Verdict(model.encoder.name, baseline.encoder.name, measurement, difference))
+    return tuple(scores), tuple(verdict.gain for verdict in adjust_verdicts(verdicts))
 
 
 def _add_versions(record: Record, versions: Mapping[str, str]) -> TaskScore:
