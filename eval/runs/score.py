@@ -50,7 +50,7 @@ MEASURE_OF_FAMILY: dict[Family, tuple[str, str]] = {
     "sts": ("sts_dino.eval.scoring.cosines", "measure_sts"),
     "transfer": ("sts_dino.eval.scoring.transfer", "measure_transfer"),
     "probing": ("sts_dino.eval.scoring.transfer", "measure_transfer"),
-    "relatedness": ("sts_dino.eval.scoring.transfer", "measure_regression"),
+    "relatedness": ("sts_dino.eval.scoring.transfer", "measure_transfer"),
     "search": ("sts_dino.eval.scoring.cosines", "measure_search"),
 }
 """Family of tasks → module and function that score it, imported when a task needs them."""
