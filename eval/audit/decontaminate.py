@@ -586,14 +586,6 @@ def split_list(text: str, allowed: Sequence[str], option: str) -> list[str]:
     return names
 
 
-def _require_names(option: str, names: Sequence[str]) -> None:
-    """Raise InputError, which names the option, when ``names`` is empty."""
-    if not names:
-        raise InputError(
-            option, "names nothing to drop", hint="leave the option out for its default"
-        )
-
-
 def require_whole_run(location: str, option: str, **parts: str | None) -> None:
     """Raise InputError unless ``location`` is a run directory and the whole run is checked.
 
@@ -685,8 +677,10 @@ def main(
     recipe = None
     if drop_to is not None:
         require_new_folder(drop_to)
-        _require_names("--drop-kinds", kinds)
-        _require_names("--drop-splits", splits)
+        for option, names in (("--drop-kinds", kinds), ("--drop-splits", splits)):
+            if not names:
+                hint = "leave the option out for its default"
+                raise InputError(option, "names nothing to drop", hint=hint)
         require_whole_run(run, "--drop", split=split)
         recipe = make_clean_recipe(Path(run), drop_name, drop_version)
         command.make_output_folder(drop_to.parent, "--drop")

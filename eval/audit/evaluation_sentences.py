@@ -14,7 +14,7 @@ import unicodedata
 import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import product
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from sts_dino.eval.tasks.registry import DATASETS, find_dataset
 from sts_dino.eval.tasks.rows import Pins
-from sts_dino.eval.tasks.sources import Source, list_layout_names
+from sts_dino.eval.tasks.sources import Source, list_layout_paths
 from sts_dino.eval.tasks.task import DataSet, Layout
 from sts_dino.hub.contract.measured import MATCH_KINDS, MatchKind
 from sts_dino.hub.errors import InputError
@@ -288,12 +288,10 @@ def _has_split(dataset: DataSet, split: str, root: Path | None) -> bool:
     """
     if root is None:
         return split in dataset.shipped
-    # ``root`` may be SentEval's folder or its folder downstream; paths may start at either
-    bases = (root, root.parent) if root.name == "downstream" else (root,)
-    names: list[str] = []
-    for file in dataset.parts[split].files:
-        names.extend(list_layout_names(file))
-    return any((base / name).is_file() for base, name in product(bases, names))
+    paths = chain.from_iterable(
+        list_layout_paths(root, name) for name in dataset.parts[split].files
+    )
+    return any(path.is_file() for path in paths)
 
 
 LOOKUP_TEXTS = 512  # texts of one lookup in the index

@@ -282,7 +282,10 @@ class AnswerStore:
         identity = {"config": examples.config, "split": examples.split, "sha256": examples.sha256}
         # ``make_folder`` syncs the folder's name to disk; SQLite syncs only its file's name
         make_folder(directory)
-        self._create_private_file()
+        # The file is for its owner alone; SQLite gives its journal the same rights. An existing
+        # file is not opened: closing it would release the locks of other threads.
+        if not self.path.exists():
+            self.path.touch(mode=0o600)
 
         # Make the tables of a new file, and compare the dataset of an existing one
         with self._open_transaction() as database:
@@ -326,18 +329,6 @@ class AnswerStore:
             ):
                 answers.setdefault(fold_name(annotator), {})[row] = label
         return answers
-
-    def _create_private_file(self) -> None:
-        """Create the file with rights for its owner alone; SQLite gives its journal the same.
-
-        An existing file is not opened: closing it would release the locks of other threads.
-        """
-        if self.path.exists():
-            return
-        try:
-            self.path.touch(mode=0o600)
-        except OSError as error:
-            raise RunError(self.path, f"cannot be written: {error.strerror}") from error
 
     @contextmanager
     def _open_transaction(self) -> Iterator[sqlite3.Connection]:

@@ -9,7 +9,6 @@ from sts_dino.eval.scoring.bootstrap import EvaluationSettings
 from sts_dino.eval.scoring.paired import Measurement, Verdict
 from sts_dino.eval.tasks.registry import compute_averages
 from sts_dino.eval.tasks.task import Task
-from sts_dino.hub import untrusted
 from sts_dino.hub.contract.results import VERDICT_RULE, Average, Results, TaskScore, map_by_task
 from sts_dino.hub.scores import (
     ABSENT,
@@ -22,7 +21,7 @@ from sts_dino.hub.scores import (
     format_number,
     format_score,
 )
-from sts_dino.hub.untrusted import Markdown, escape_inline, make_visible_line
+from sts_dino.hub.untrusted import Markdown, escape_inline, format_table, make_visible_line
 
 SECONDARY_METRICS = ("pearson", "f1")  # metrics that papers report beside the main metric
 BASE_COLUMN = 3  # of both tables of an encoder, its base and its SimCSE baseline
@@ -253,7 +252,7 @@ def _make_score_table(comparison: Comparison) -> ResultTable:
     for row in comparison.rows:
         measurement = row.measurement
         count = f"{measurement.n} drawn" if measurement.limit else str(measurement.n)
-        scores = (_format_score(row.scores.get(model)) for model in comparison.models)
+        scores = (format_score(row.scores.get(model)) for model in comparison.models)
         rows.append((measurement.task, measurement.split, measurement.metric, count, *scores))
     notes = [
         "95 % bootstrap intervals in brackets; scores x 100",
@@ -265,15 +264,6 @@ def _make_score_table(comparison: Comparison) -> ResultTable:
     notes += [f"{name}: {model}" for model, name in names.items() if name != model]
     header = ("task", "split", "metric", "rows", *names.values())
     return ResultTable("Scores", header, tuple(rows), text_columns=3, notes=tuple(notes))
-
-
-def _format_score(score: TaskScore | None) -> str:
-    """Return a score and its interval, if it has one; a dash for a missing score."""
-    if score is None:
-        return ABSENT
-    ends = score.interval()
-    number = format_number(score.main_score)
-    return f"{number} {format_interval(*ends)}" if ends else number
 
 
 def shorten_models(models: Sequence[str]) -> dict[str, str]:
@@ -463,7 +453,7 @@ def format_markdown(tables: Sequence[ResultTable], pictures: Sequence[tuple[str,
         pictures: (description, file name) of the images that follow the first table.
     """
     sections = [_format_section(table) for table in tables]
-    images = [f"![{escape_markdown(description)}]({file})" for description, file in pictures]
+    images = [f"![{escape_inline(description)}]({file})" for description, file in pictures]
     return "\n\n".join(["# Comparison", sections[0], *images, *sections[1:]]) + "\n"
 
 
@@ -472,24 +462,16 @@ def _format_section(table: ResultTable) -> str:
     rows = [list(map(_format_cell, row)) for row in table.rows]
     return "\n\n".join(
         [
-            f"## {escape_markdown(table.title)}",
-            untrusted.format_table(list(map(escape_markdown, table.header)), rows),
-            "\n".join(f"- {escape_markdown(note)}" for note in table.notes),
+            f"## {escape_inline(table.title)}",
+            format_table([*table.header], rows),
+            "\n".join(f"- {escape_inline(note)}" for note in table.notes),
         ]
     )
 
 
 def _format_cell(cell: str) -> Markdown:
     """Return a cell as Markdown; numbers and intervals stay as they are."""
-    return Markdown(cell) if set(cell) <= PLAIN_CHARACTERS else escape_markdown(cell)
-
-
-def escape_markdown(text: str) -> Markdown:
-    """Escape text for a cell or a paragraph: characters with a meaning become HTML entities.
-
-    GitHub would turn @ into a mention and : into the link of an address.
-    """
-    return Markdown(escape_inline(text).replace("@", "&#64;").replace(":", "&#58;"))
+    return Markdown(cell) if set(cell) <= PLAIN_CHARACTERS else escape_inline(cell)
 
 
 def format_scores_csv(comparison: Comparison) -> str:

@@ -52,19 +52,23 @@ def read_from_directory(root: Path, option: str, name: str) -> DataFile:
     """
     if not root.is_dir():
         raise InputError(root, "no such directory", hint=f"check {option}")
-
-    # The folder ``downstream`` stands for its parent, which has ``probing``, too
-    is_downstream = root.resolve().name == "downstream" and not (root / "downstream").is_dir()
-    folder = root.parent if is_downstream else root
-    for candidate in list_layout_names(name):
-        path = folder / candidate
+    paths = list_layout_paths(root, name)
+    for path in paths:
         if path.is_file():
             return DataFile(str(path), path.read_bytes())
     raise InputError(
-        folder / name,
+        paths[0],
         "no such data file",
         hint=f"{option} needs the whole layout: restore the file, or score without its task",
     )
+
+
+def list_layout_paths(root: Path, name: str) -> list[Path]:
+    """List the paths at which the file ``name`` of ``read_from_directory`` may be."""
+    # The folder ``downstream`` stands for its parent, which has ``probing``, too
+    is_downstream = root.resolve().name == "downstream" and not (root / "downstream").is_dir()
+    folder = root.parent if is_downstream else root
+    return [folder / candidate for candidate in list_layout_names(name)]
 
 
 def read_from_archive(path: Path, place: str, name: str) -> DataFile:
@@ -228,11 +232,7 @@ class Source:
         the option), and for a missing or altered file (the error names files and rows).
         """
         if dataset in self.own.rows:
-            own_rows = self.own.rows[dataset]
-            for split in splits:
-                if split not in own_rows:
-                    raise InputError(dataset, f"has no split {split!r}", allowed=list(own_rows))
-            return {split: own_rows[split] for split in splits}
+            return {split: self.own.rows[dataset][split] for split in splits}
 
         # Refuse an unknown split before a file is read
         declared = find_dataset(dataset)
