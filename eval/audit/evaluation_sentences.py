@@ -77,10 +77,6 @@ class Banding:
                 return banding
         return cls(_count_bands(similarity), 1)
 
-    def estimate_recall(self, similarity: float) -> float:
-        """Return the expected share of the pairs with this similarity that are candidates."""
-        return 1 - (1 - similarity**self.rows) ** self.bands
-
 
 def _count_bands(probability: float) -> int:
     """Return the number of bands whose expected recall reaches ``MIN_EXPECTED_RECALL``.
@@ -355,12 +351,13 @@ class SentenceIndex:
         ``recall`` is the expected share of the pairs with just this similarity that are found.
         """
         banding = self._near.banding
+        recall = 1 - (1 - self.similarity**banding.rows) ** banding.bands
         return {
             "similarity": self.similarity,
             "near_letters": MIN_NEAR_LETTERS,
             "short_letters": SHORT_FORM_LETTERS,
             "banding": asdict(banding),
-            "recall": round(banding.estimate_recall(self.similarity), 4),
+            "recall": round(recall, 4),
         }
 
     def find_matches(self, texts: Sequence[str]) -> list[list[Match]]:

@@ -40,8 +40,8 @@ from sts_dino.hub.untrusted import (
 )
 from sts_dino.hub.word_overlap import compute_word_overlap
 
-# Name → function of n first and n second texts that returns n values
-Measures = Mapping[str, Callable[[list[str], list[str]], Sequence[Any]]]
+# Function of n first and n second texts that returns n values
+Measure = Callable[[list[str], list[str]], Sequence[Any]]
 RECORDED_LIBRARIES = (
     "numpy",
     "pyarrow",
@@ -247,7 +247,13 @@ def measure_quality(
     """
     if len(rows.columns) < 2 and (encoder or nli):
         raise InputError(rows.location, "has single texts: no pairs to compare")
-    measures = _choose_measures(encoder, nli)
+
+    # A pair has a word overlap, and for each given model its cosine or class
+    measures: dict[str, Measure] = {"word overlap": _compute_overlaps}
+    if encoder:
+        measures["cosine"] = partial(compute_text_cosines, encoder)
+    if nli:
+        measures["nli"] = nli.predict
 
     # Keep hashes and numbers of each row, in one pass over the rows
     text_frames = []
@@ -280,16 +286,6 @@ def measure_quality(
         measures=by_label,
         nli=_measure_nli_agreement(pairs) if nli else None,
     )
-
-
-def _choose_measures(encoder: Encoder | None, nli: NliModel | None) -> Measures:
-    """Return the measures of a pair: word overlap, and for each given model its cosine or class."""
-    measures: dict[str, Any] = {"word overlap": _compute_overlaps}
-    if encoder:
-        measures["cosine"] = partial(compute_text_cosines, encoder)
-    if nli:
-        measures["nli"] = nli.predict
-    return measures
 
 
 def _compute_overlaps(first: list[str], second: list[str]) -> list[float]:
@@ -343,7 +339,7 @@ def _hash_texts(texts: list[str]) -> Any:
     return pandas.util.hash_array(np.array(texts, dtype=object), categorize=False)
 
 
-def _measure_pairs(batch: Batch, measures: Measures) -> pandas.DataFrame:
+def _measure_pairs(batch: Batch, measures: Mapping[str, Measure]) -> pandas.DataFrame:
     """Return a table with a row for each pair: label, score (0 without scores), each measure.
 
     Pairs without labels have the label ``NO_LABEL``. A batch of single texts gives an empty table.

@@ -177,18 +177,19 @@ def check_embeddings(
         output = output.detach().to("cpu", torch.float64).numpy()
 
     # Check the array's type and shape
+    n = len(texts)
     wrong_output = None
     allowed = "an array of numbers"
     if not isinstance(output, np.ndarray):
         wrong_output = f"a {type(output).__name__}"
     elif output.dtype.kind not in "fiu":  # float, int, unsigned int
         wrong_output = f"an array of {output.dtype}"
-    elif not _has_shape(output, len(texts), dimension):
+    elif not output.size or output.shape != (n, dimension or output.size // n):
         wrong_output = f"an array of shape {output.shape}"
-        allowed = f"({len(texts)}, {dimension or 'dimension'})"
+        allowed = f"({n}, {dimension or 'dimension'})"
     if wrong_output is not None:
         first = _quote_text(texts[0])
-        problem = f"gives {wrong_output} for {len(texts)} texts, the first of which is {first}"
+        problem = f"gives {wrong_output} for {n} texts, the first of which is {first}"
         raise InputError(name, problem, allowed=allowed)
 
     # Check the numbers; an overflow becomes infinity, which the check refuses
@@ -202,13 +203,6 @@ def check_embeddings(
         hint = "did its training diverge, or its precision overflow?"
         raise InputError(name, problem, allowed="finite float32 numbers", hint=hint)
     return embeddings
-
-
-def _has_shape(values: NDArray[Any], rows: int, dimension: int | None) -> bool:
-    """Return whether an array is (rows, dimension); None allows any dimension above 0."""
-    if values.ndim != 2 or values.shape[1] == 0:
-        return False
-    return len(values) == rows and dimension in (None, values.shape[1])
 
 
 def _quote_text(text: str) -> str:

@@ -439,16 +439,12 @@ def _make_model_name(model: str) -> str:
 
     A Hub model gives ORG--NAME@REVISION, a function its name without the prefix. A folder gives
     PARENT--NAME and a hash of the path, because many folders have one name. A name of more than
-    ``MAX_FOLDER_CHARACTERS`` is cut and gets the hash, too.
+    ``MAX_FOLDER_CHARACTERS`` is cut.
     """
-    path = Path(model)
-    location = model
-    name = model.removeprefix(FUNCTION_PREFIX)
-    if path.is_dir():
-        location = str(path.resolve())
-        name = "/".join(path.resolve().parts[-2:])
-    file_name = make_file_name(name, safe="/@")
-    if path.is_dir() or len(file_name) > MAX_FOLDER_CHARACTERS:
-        digest = hashlib.sha256(location.encode()).hexdigest()[:8]
-        return f"{file_name[:MAX_FOLDER_CHARACTERS]}-{digest}"
-    return file_name
+    if not Path(model).is_dir():
+        name = model.removeprefix(FUNCTION_PREFIX)
+        return make_file_name(name, MAX_FOLDER_CHARACTERS, safe="/@")
+    folder = Path(model).resolve()
+    name = make_file_name("/".join(folder.parts[-2:]), MAX_FOLDER_CHARACTERS, safe="/@")
+    digest = hashlib.sha256(str(folder).encode()).hexdigest()[:8]
+    return f"{name}-{digest}"

@@ -40,7 +40,7 @@ from sts_dino.eval.tasks.task import Family, Measured, Task
 from sts_dino.hub.contract.results import Gain, Results, TaskScore, write_results
 from sts_dino.hub.contract.run_dir import lock_run
 from sts_dino.hub.errors import InputError, RunError
-from sts_dino.hub.scores import format_interval, format_number
+from sts_dino.hub.scores import format_score
 from sts_dino.hub.untrusted import warn_of_cut_texts
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,6 @@ MEASURE_OF_FAMILY: dict[Family, tuple[str, str]] = {
     "search": ("sts_dino.eval.scoring.cosines", "measure_search"),
 }
 """Family of tasks → module and function that score it, imported when a task needs them."""
-UNREADABLE_RECORD = "damaged or of another format"
 
 
 @dataclass(frozen=True)
@@ -338,20 +337,18 @@ def _find_valid_record(
 ) -> Record | None:
     """Return the record of a task if it still holds for ``data``, with a current interval.
 
-    An interval that changed is written to the record. Returns None without a record; logs the
-    reason for a record that no longer holds.
+    An interval that changed is written to the record. Returns None without a complete record; logs
+    the reason for a record that no longer holds.
     """
     record = scored.store.find(task.name, split)
-    if record is not None:
-        libraries = list_versions(task.is_of_mteb)
-        protocol = scored.settings.describe_protocol(task)
-        change = find_change(record, scored.encoder, scored.settings, libraries, protocol, data)
-        if change is None:
-            return update_interval(record, scored.store, scored.settings)
-        logger.info(f"{task.name} {split}: measured again, because {change}")
-    elif scored.store.has(task.name, split):
-        problem = f"its record is {UNREADABLE_RECORD}"
-        logger.info(f"{task.name} {split}: measured again, because {problem}")
+    if record is None:
+        return None
+    libraries = list_versions(task.is_of_mteb)
+    protocol = scored.settings.describe_protocol(task)
+    change = find_change(record, scored.encoder, scored.settings, libraries, protocol, data)
+    if change is None:
+        return update_interval(record, scored.store, scored.settings)
+    logger.info(f"{task.name} {split}: measured again, because {change}")
     return None
 
 
@@ -390,11 +387,8 @@ def list_versions(of_mteb: bool = False) -> dict[str, str]:
 
 def _log_score(score: TaskScore, note: str) -> None:
     """Log a score x 100 with its interval and rows, and a note in parentheses."""
-    number = format_number(score.main_score)
-    ends = score.interval()
-    if ends:
-        number += f" {format_interval(*ends)}"
-    logger.info(f"{score.task} {score.split}: {number}, {score.n} {score.unit} ({note})")
+    rows = f"{score.n} {score.unit}"
+    logger.info(f"{score.task} {score.split}: {format_score(score)}, {rows} ({note})")
 
 
 def add_earlier_records(scored: ScoredEncoder) -> ScoredEncoder:
@@ -408,7 +402,7 @@ def add_earlier_records(scored: ScoredEncoder) -> ScoredEncoder:
     earlier: list[Record] = []
     for file_name, record in scored.store.read_files():
         if record is None:
-            _log_left_out(scored, file_name, f"it is {UNREADABLE_RECORD}")
+            _log_left_out(scored, file_name, "it is damaged or of another format")
         elif record.key not in keys:
             task = TASKS.get(record.score.task)  # the data of the task are not read again
             protocol = scored.settings.describe_protocol(task) if task else None
@@ -461,13 +455,10 @@ def require_rising_scores(
         for encoder in encoders:
             encoder.store.remove(entry.task.name, entry.split)
         score = falling[0].score
-        ends = score.interval()
-        assert ends is not None, "a falling score has an interval"
-        interval = format_interval(*ends)
         raise InputError(
             score.task.removesuffix("/cosine"),
             "its scores fall where texts are more alike: Spearman x 100 of "
-            f"{format_number(score.main_score)} {interval} by {starts[0].encoder.name}",
+            f"{format_score(score)} by {starts[0].encoder.name}",
             allowed="scores where higher means more alike",
             hint="reverse the column of scores (e.g. 5 - score), then run the command again",
         )

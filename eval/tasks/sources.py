@@ -227,17 +227,13 @@ class Source:
     def load(self, dataset: str, splits: Sequence[str]) -> dict[str, Rows]:
         """Load and check split → rows of a dataset, or return a user's own rows.
 
-        ``splits``: of train, validation and test; or ``all``, where a probe cuts folds. Raises
-        InputError for an unknown dataset or split, for a dataset without a place (the error names
-        the option), and for a missing or altered file (the error names files and rows).
+        ``splits``: those of the dataset, as ``Task.list_splits`` lists them. Raises InputError for
+        an unknown dataset, for a dataset without a place (the error names the option), and for a
+        missing or altered file (the error names files and rows).
         """
         if dataset in self.own.rows:
             return {split: self.own.rows[dataset][split] for split in splits}
-
-        # Refuse an unknown split before a file is read
         declared = find_dataset(dataset)
-        for split in splits:
-            declared.find_part(split)
         return {split: self._read_rows(declared, split) for split in splits}
 
     def has(self, dataset: str, split: str) -> bool:
@@ -369,24 +365,21 @@ class TaskReader:
 
         Raises the errors of ``Source.load`` and ``read_named_file``.
         """
-        # Load the splits that the cache lacks
+        # Load the splits that the cache lacks; a recipe may name the file of the only split
         task = entry.task
         keys = {split: (task.dataset, split, entry.path) for split in task.list_splits(entry.split)}
         missing = [split for split, key in keys.items() if key not in self._rows]
-        for split, rows in self._load(entry, missing).items():
+        if entry.path is not None and missing:
+            loaded = {entry.split: read_named_file(entry.path, task, entry.split)}
+        else:
+            loaded = self.source.load(task.dataset, missing)
+
+        # The documents and judgements of a search are not limited
+        for split, rows in loaded.items():
             limit = None if split in (CORPUS, QRELS) else self._limit
             self._rows[keys[split]] = draw_rows(rows, limit, self._seed)
         rows_by_split = {split: self._rows[key] for split, key in keys.items()}
         return TaskData(task, entry.split, rows_by_split)
-
-    def _load(self, entry: Entry, splits: list[str]) -> dict[str, Rows]:
-        """Load splits of the entry's dataset, or the file that a recipe names for its split.
-
-        Without ``splits`` nothing is read.
-        """
-        if entry.path is not None and splits:
-            return {entry.split: read_named_file(entry.path, entry.task, entry.split)}
-        return self.source.load(entry.task.dataset, splits)
 
 
 def read_named_file(path: Path, task: Task, split: str) -> Rows:
@@ -396,7 +389,7 @@ def read_named_file(path: Path, task: Task, split: str) -> Rows:
     more than one file.
     """
     dataset = find_dataset(task.dataset)
-    if len(dataset.find_part(split).files) != 1 or task.fitted_on or task.design:
+    if len(dataset.parts[split].files) != 1 or task.fitted_on or task.design:
         raise InputError(
             path, f"{task.name} is not read from one file", hint="leave path out of the recipe"
         )

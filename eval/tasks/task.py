@@ -59,12 +59,6 @@ class DataSet:
     sentences: str | None = None
     shipped: tuple[str, ...] = ()
 
-    def find_part(self, split: str) -> Part:
-        """Return the split's files and reader. Raises InputError for an unknown split."""
-        if split not in self.parts:
-            raise InputError(self.name, f"has no split {split!r}", allowed=", ".join(self.parts))
-        return self.parts[split]
-
 
 def make_parts(folder: str, files: Mapping[str, Sequence[str]], reader: Reader) -> dict[str, Part]:
     """Make split → ``Part`` from ``files``, split → file names in ``folder``, with one reader."""

@@ -7,6 +7,7 @@ import datasets
 import evaluate
 
 from sts_dino.eval.scoring import bootstrap
+from sts_dino.eval.tasks.task import Metric
 
 DESCRIPTION = """
 Accuracy (0 to 1) of predicted classes and, where there are only the classes 0 and 1, the F1 of
@@ -45,7 +46,7 @@ class ProbeAccuracy(evaluate.Metric):
     ) -> dict[str, float]:
         # F1 of class 1 is undefined without a 1
         classes = {*predictions, *references}
-        metrics = ["accuracy"]
+        metrics: list[Metric] = ["accuracy"]
         if classes <= {0, 1} and 1 in classes:
             metrics.append("f1")
         return bootstrap.score_with_intervals(predictions, references, metrics, **options)

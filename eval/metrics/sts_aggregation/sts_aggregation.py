@@ -8,7 +8,7 @@ import evaluate
 import numpy as np
 
 from sts_dino.eval.scoring import bootstrap
-from sts_dino.eval.tasks.task import Outcomes
+from sts_dino.eval.tasks.task import Metric, Outcomes
 
 DESCRIPTION = """
 The correlation (-1 to 1) of predicted with gold similarities over a semantic textual similarity
@@ -52,7 +52,7 @@ class StsAggregation(evaluate.Metric):
         predictions: Sequence[float],
         references: Sequence[float],
         subsets: Sequence[str],
-        correlation: str = "spearman",
+        correlation: Metric = "spearman",
     ) -> dict[str, Any]:
         """Return the results that ``INPUTS`` lists.
 
