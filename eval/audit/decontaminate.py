@@ -228,14 +228,6 @@ class MatchCounter:
         for (value, _), kind in strongest.items():
             self._rows[column, config, str(value), MATCH_KINDS[kind]] += 1
 
-    def count_dropped(self) -> int:
-        """Return the number of rows to drop, over all configs."""
-        count = 0
-        for reasons_of_split in self.drop_reasons.values():
-            for reasons in reasons_of_split.values():
-                count += int(np.count_nonzero(reasons))
-        return count
-
     def make_ledger(self) -> Ledger:
         """Return the counts of all configs checked so far, which must be at least one."""
         examples: list[Example] = []
@@ -733,5 +725,6 @@ def main(
         }
         manifest = drop_rows(Path(run), drop_to, recipe, counter, format_command(run, options))
         title = f"{manifest.name} v{manifest.version}"
-        logger.info(f"written: {drop_to} ({title}), without {counter.count_dropped():,} rows")
+        dropped = Dropped.model_validate(manifest.provenance[DROPPED_ROWS_PROVENANCE])
+        logger.info(f"written: {drop_to} ({title}), without {dropped.total:,} rows")
         logger.info(f"next: sts-dino publish {quote(str(drop_to))}")  # it writes the card

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
@@ -208,11 +208,8 @@ def prepare_job(request: Request, source: Source) -> EvaluationJob:
     return replace(job, threads=recipe.threads, start=recipe.base.start)
 
 
-class ChosenEntries(NamedTuple):
-    """The task splits to score, and the tasks of groups that have no source of data."""
-
-    entries: tuple[Entry, ...]
-    absent: tuple[Task, ...]
+# Task splits to score, and the tasks of groups that have no source of data
+ChosenEntries = tuple[tuple[Entry, ...], tuple[Task, ...]]
 
 
 def _choose_entries(request: Request, recipe: ModelRecipe | None, source: Source) -> ChosenEntries:
@@ -224,18 +221,19 @@ def _choose_entries(request: Request, recipe: ModelRecipe | None, source: Source
     # Choose the tasks
     own_entries = list_own_entries(source)
     names = split_names(request.tasks)
-    chosen = ChosenEntries((), ())
+    chosen: tuple[Entry, ...] = ()
+    all_absent: tuple[Task, ...] = ()
     if recipe is None or names:
-        chosen = find_entries(names, source)
+        chosen, all_absent = find_entries(names, source)
     elif recipe.evaluation or not own_entries:
-        chosen = ChosenEntries(_list_recipe_entries(recipe, str(request.recipe)), ())
+        chosen = _list_recipe_entries(recipe, str(request.recipe))
 
     # Leave out the tasks of --skip; some task must remain
     skipped = set(find_tasks(split_names(request.skip)))
-    entries = tuple(entry for entry in (*chosen.entries, *own_entries) if entry.task not in skipped)
-    absent = tuple(task for task in chosen.absent if task not in skipped)
+    entries = tuple(entry for entry in (*chosen, *own_entries) if entry.task not in skipped)
+    absent = tuple(task for task in all_absent if task not in skipped)
     if entries:
-        return ChosenEntries(entries, absent)
+        return entries, absent
     problem = "names no task"
     hint = "e.g. --tasks stsb/cosine"
     if absent:
@@ -343,7 +341,7 @@ def find_entries(names: Sequence[str], source: Source) -> ChosenEntries:
                 absent.append(task)
             else:
                 entries += [Entry(task, split) for split in task.splits]
-    return ChosenEntries(tuple(dict.fromkeys(entries)), tuple(dict.fromkeys(absent)))
+    return tuple(dict.fromkeys(entries)), tuple(dict.fromkeys(absent))
 
 
 def _has_data(task: Task, source: Source) -> bool:
