@@ -158,25 +158,11 @@ def make_pair_features(rows: Rows, order: Indices, embed: Embed, as_snli: bool =
     Features are |u - v|, u * v: (n, 2d); for SNLI u, v, u * v, |u - v|: (n, 4d).
     """
     u, v = (_embed_in_order(column, order, embed) for column in rows.columns)
-    n, d = u.shape
-
-    # Lay out the columns; views avoid copies, as SNLI has half a million pairs
+    product = u * v
+    difference = np.abs(u - v)
     if as_snli:
-        features = np.empty((n, 4 * d), dtype=np.float32)
-        features[:, :d] = u
-        features[:, d : 2 * d] = v
-        product = features[:, 2 * d : 3 * d]
-        difference = features[:, 3 * d :]
-    else:
-        features = np.empty((n, 2 * d), dtype=np.float32)
-        difference = features[:, :d]
-        product = features[:, d:]
-
-    # Compute the parts in place
-    np.multiply(u, v, out=product)
-    np.subtract(u, v, out=difference)
-    np.abs(difference, out=difference)
-    return features
+        return np.concatenate([u, v, product, difference], axis=1)
+    return np.concatenate([difference, product], axis=1)
 
 
 def restore_order(sorted_values: Classes | Vector, order: Indices) -> Vector:

@@ -61,7 +61,6 @@ STSB_FILES = {
     "test": ("sts-test.csv",),
 }
 BOTH = ("validation", "test")
-ALL_OF_SICK = {"test": sum(SICK_FILES.values(), ())}
 
 
 def _declare_years(layout: Layout, suffix: str = "") -> list[DataSet]:
@@ -127,7 +126,10 @@ ORIGINALS = (
         "stsb", "originals", "STSBenchmark", STSB_FILES, _BENCHMARK, sentences="stsb", shipped=BOTH
     ),
     _declare_pairs("sick-r", "originals", "SICK", SICK_FILES, _SICK, sentences="sick"),
-    _declare_pairs("sick-r-full", "originals", "SICK", ALL_OF_SICK, _SICK),  # the rows of sick-r
+    # The rows of sick-r
+    _declare_pairs(
+        "sick-r-full", "originals", "SICK", {"test": sum(SICK_FILES.values(), ())}, _SICK
+    ),
 )
 
 AGGREGATIONS: dict[Aggregation, str] = {
@@ -192,24 +194,27 @@ def _declare_regression(name: str, title: str) -> Task:
     )
 
 
-_STSB_WORDS = (
-    f"{STSB}: correlation x 100 between the cosine of two sentence embeddings and the mean human "
-    f"score, {NO_MODEL}"
-)
-_ALL_OF_SICK_WORDS = (
-    f"{SICK}, {ORIGINAL}: {COSINE}, over all 9,927 pairs (train, trial and test together, as "
-    "MTEB); no model is fitted on top"
-)
 STS_TASKS = (
     *(
         _declare_year(suffix, year, aggregation)
         for suffix, year, aggregation in product(("", "-original"), YEARS, AGGREGATIONS)
     ),
-    _declare_cosine("stsb", "sts", _STSB_WORDS, BOTH),
+    _declare_cosine(
+        "stsb",
+        "sts",
+        f"{STSB}: correlation x 100 between the cosine of two sentence embeddings and the mean "
+        f"human score, {NO_MODEL}",
+        BOTH,
+    ),
     _declare_cosine("stsb-tokenised", "sts", f"{STSB}, {TOKENISED}: {COSINE}, {NO_MODEL}", BOTH),
     _declare_cosine("sick-r-tokenised", "sts", f"{SICK}, Moses tokens: {COSINE}, {NO_MODEL}"),
     _declare_cosine("sick-r", "sts-original", f"{SICK}, {ORIGINAL}: {COSINE}, {NO_MODEL}"),
-    _declare_cosine("sick-r-full", "sts-original", _ALL_OF_SICK_WORDS),
+    _declare_cosine(
+        "sick-r-full",
+        "sts-original",
+        f"{SICK}, {ORIGINAL}: {COSINE}, over all 9,927 pairs (train, trial and test together, as "
+        "MTEB); no model is fitted on top",
+    ),
 )
 REGRESSIONS = (
     _declare_regression("stsb", "STS benchmark"),
@@ -341,36 +346,48 @@ _SST_FILES = {
     "validation": ("sentiment-dev",),
     "test": ("sentiment-test",),
 }
-_SNLI_FILES = {
-    "train": ("labels.train", "s1.train", "s2.train"),
-    "validation": ("labels.dev", "s1.dev", "s2.dev"),
-    "test": ("labels.test", "s1.test", "s2.test"),
-}
-_MRPC_FILES = {"train": ("msr_paraphrase_train.txt",), "test": ("msr_paraphrase_test.txt",)}
-_TREC_FILES = {"train": ("train_5500.label",), "test": ("TREC_10.label",)}
-_SST2 = partial(rows.read_table, columns=2, texts=(0,), target=1, classes=rows.BINARY)
-_SST5 = partial(rows.read_label_first, classes=rows.FINE)
-_TREC = partial(rows.read_label_first, classes=rows.TREC, encoding="latin-1")
 _PAIR_TABLE = partial(rows.read_table, columns=5, header=True)
-_MRPC = partial(_PAIR_TABLE, texts=(3, 4), target=0, classes=rows.BINARY)
-_SICK_E = partial(_PAIR_TABLE, texts=(1, 2), target=4, classes=rows.SICK)
 TRANSFER = (
     _declare_two_classes("mr", "MR, movie reviews", "MR", "rt-polarity.pos", "rt-polarity.neg"),
     _declare_two_classes("cr", "CR, customer reviews", "CR", "custrev.pos", "custrev.neg"),
     _declare_two_classes("subj", "SUBJ, subjectivity", "SUBJ", "subj.objective", "subj.subjective"),
     _declare_two_classes("mpqa", "MPQA, opinion polarity", "MPQA", "mpqa.pos", "mpqa.neg"),
-    _declare_transfer("sst2", "SST2, binary sentiment", "SST/binary", _SST_FILES, _SST2),
-    _declare_transfer("sst5", "SST5, fine sentiment", "SST/fine", _SST_FILES, _SST5),
-    _declare_transfer("trec", "TREC, question types", "TREC", _TREC_FILES, _TREC),
     _declare_transfer(
-        "mrpc", "MRPC, paraphrases", "MRPC", _MRPC_FILES, _MRPC, has_pairs=True, with_f1=True
+        "sst2",
+        "SST2, binary sentiment",
+        "SST/binary",
+        _SST_FILES,
+        partial(rows.read_table, columns=2, texts=(0,), target=1, classes=rows.BINARY),
+    ),
+    _declare_transfer(
+        "sst5",
+        "SST5, fine sentiment",
+        "SST/fine",
+        _SST_FILES,
+        partial(rows.read_label_first, classes=rows.FINE),
+    ),
+    _declare_transfer(
+        "trec",
+        "TREC, question types",
+        "TREC",
+        {"train": ("train_5500.label",), "test": ("TREC_10.label",)},
+        partial(rows.read_label_first, classes=rows.TREC, encoding="latin-1"),
+    ),
+    _declare_transfer(
+        "mrpc",
+        "MRPC, paraphrases",
+        "MRPC",
+        {"train": ("msr_paraphrase_train.txt",), "test": ("msr_paraphrase_test.txt",)},
+        partial(_PAIR_TABLE, texts=(3, 4), target=0, classes=rows.BINARY),
+        has_pairs=True,
+        with_f1=True,
     ),
     _declare_transfer(
         "sick-e",
         "SICK-E, entailment",
         "SICK",
         SICK_FILES,
-        _SICK_E,
+        partial(_PAIR_TABLE, texts=(1, 2), target=4, classes=rows.SICK),
         has_pairs=True,
         has_shared_sentences=True,
     ),
@@ -378,7 +395,11 @@ TRANSFER = (
         "snli",
         "SNLI, entailment",
         "SNLI",
-        _SNLI_FILES,
+        {
+            "train": ("labels.train", "s1.train", "s2.train"),
+            "validation": ("labels.dev", "s1.dev", "s2.dev"),
+            "test": ("labels.test", "s1.test", "s2.test"),
+        },
         rows.read_snli,
         has_pairs=True,
         as_snli=True,
@@ -414,13 +435,11 @@ _DECLARED = (
         for mode, classification in product(MODES, _CLASSIFICATIONS)
     ),
 )
-_DATASETS = (
-    *(classification.dataset for classification in _CLASSIFICATIONS),
-    *SENTEVAL_DATA,
-    *ORIGINALS,
-)
 TASKS: dict[str, Task] = {task.name: task for task in _DECLARED}
-DATASETS: dict[str, DataSet] = {dataset.name: dataset for dataset in _DATASETS}
+DATASETS: dict[str, DataSet] = {
+    **{classification.name: classification.dataset for classification in _CLASSIFICATIONS},
+    **{dataset.name: dataset for dataset in (*SENTEVAL_DATA, *ORIGINALS)},
+}
 
 
 def _group_tasks() -> dict[str, tuple[Task, ...]]:
@@ -524,7 +543,6 @@ def _define_validation(name: str, words: str, datasets: Iterable[str]) -> list[D
     return definitions
 
 
-_SENTEVAL = ("mr", "cr", "subj", "mpqa", "sst2", "sst5", "trec", "sick-e", "mrpc")
 _PROBING = tuple(classification.name for classification in PROBING)
 DEFINITIONS = (
     Definition(
@@ -537,7 +555,7 @@ DEFINITIONS = (
         "validation",
         "mean accuracy on what SentEval's classification tasks choose their regularisation by, "
         "SNLI left out: for choices between encoders, without test rows",
-        _SENTEVAL,
+        ("mr", "cr", "subj", "mpqa", "sst2", "sst5", "trec", "sick-e", "mrpc"),
     ),
     *_define_validation("validation-probing", "the same of SentEval's ten probing tasks", _PROBING),
     Definition(
