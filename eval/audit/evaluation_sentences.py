@@ -329,16 +329,13 @@ class SentenceIndex:
         for evaluation_set in sets:
             for side, texts in enumerate(evaluation_set.sides, start=1):
                 for row, text in enumerate(texts):
-                    self._add(text, Location(evaluation_set.name, row, side))
+                    form = normalize_text(text)
+                    if form:  # a text without letters and digits is left out
+                        locations = self._locations.setdefault(form, {})
+                        location = Location(evaluation_set.name, row, side)
+                        locations.setdefault(location, set()).add(_hash_text(text))
         long_forms = [form for form in self._locations if len(form) >= MIN_NEAR_LETTERS]
         self._near = NearIndex(long_forms, Banding.choose(similarity))
-
-    def _add(self, text: str, location: Location) -> None:
-        """Index a text of a location; a text without letters and digits is left out."""
-        form = normalize_text(text)
-        if form:
-            hashes = self._locations.setdefault(form, {}).setdefault(location, set())
-            hashes.add(_hash_text(text))
 
     def __len__(self) -> int:
         """Return the number of distinct normal forms."""

@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from sts_dino.eval.audit.source import NO_LABEL, DatasetRows
+from sts_dino.eval.tasks.own import normalize_text
 from sts_dino.hub.contract.recipe import DatasetRecipe
 from sts_dino.hub.contract.schema import NLI_LABELS, QUERY_CLASS
 from sts_dino.hub.durable import make_folder
@@ -356,22 +357,12 @@ class AnswerStore:
 
 
 def fold_name(name: str) -> str:
-    """Return an annotator's name in one spelling: NFKC, case-folded, single spaces.
+    """Return an annotator's name in one spelling: NFKC, and as ``normalize_text`` of own pairs.
 
-    Format characters are removed. Control, private-use and unassigned characters count as spaces.
     So Ana, ANA and the name in full-width letters are one annotator. A name without a visible
     character (``is_blank``) becomes empty.
     """
-    # Case folding can undo the normal form, so the name is normalized twice
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
-    visible = []
-    for character in folded:
-        category = unicodedata.category(character)
-        if category == "Cf":  # a format character
-            continue
-        # C: control, private use or unassigned; Z: separator
-        visible.append(" " if category[0] in "CZ" else character)
-    return "" if is_blank(folded) else " ".join("".join(visible).split())
+    return "" if is_blank(name) else normalize_text(unicodedata.normalize("NFKC", name))
 
 
 def normalize_name(name: str) -> str:

@@ -540,18 +540,16 @@ def _format_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None
     """
     import pandas
 
-    escaped_rows = []
-    for row in rows:
-        cells = dict(row)
-        for column, value in row.items():
-            if isinstance(value, str):
-                cells[column] = escape_csv_cell(value)
-        escaped_rows.append(cells)
-    table = pandas.DataFrame(escaped_rows, columns=columns, dtype=object)
+    table = pandas.DataFrame(rows, columns=columns, dtype=object).map(escape_csv_cell)
     return table.to_csv(index=False, lineterminator="\n")
 
 
-def escape_csv_cell(text: str) -> str:
-    """Return text as one line, after an apostrophe where a spreadsheet would read a formula."""
-    line = make_visible_line(text)
+def escape_csv_cell(value: Any) -> Any:
+    """Return text as one line, after an apostrophe where a spreadsheet would read a formula.
+
+    Other values are returned unchanged.
+    """
+    if not isinstance(value, str):
+        return value
+    line = make_visible_line(value)
     return f"'{line}" if line.lstrip()[:1] in ("=", "+", "-", "@") else line

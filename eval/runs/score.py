@@ -210,17 +210,12 @@ def score_tasks(
             unscored.append(entry)
         else:
             kept[entry] = record
-    for record in kept.values():
-        _log_score(record.score, "kept")
-    if len(kept) == len(entries):  # nothing to encode
-        scored.records.extend(kept.values())
-        return scored
+            _log_score(record.score, "kept")
 
     # Encode the texts of all other tasks together, then score the tasks
     _log_unused_prompts(encoder, entries)
     own_entries = [entry for entry in unscored if entry.task.group == OWN_GROUP]
-    if own_entries:
-        _warn_of_cut_texts(encoder, own_entries, data)
+    _warn_of_cut_texts(encoder, own_entries, data)
     with Embeddings(encoder, cache) as embeddings:
         for entry in unscored:
             # Texts of a search need the prompt of their side: measuring the task encodes them
