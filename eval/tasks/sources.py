@@ -176,9 +176,7 @@ class Repository:
         cached = try_to_load_from_cache(
             self._repo_id, name, repo_type="dataset", revision=self._commit
         )
-        if isinstance(cached, str):
-            return Path(cached)
-        if cached is not None:
+        if cached is not None and not isinstance(cached, str):
             return None
         with convert_read_errors(f"dataset {self._repo_id}", self._revision):
             try:
