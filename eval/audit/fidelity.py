@@ -9,6 +9,7 @@ and intervals resample source sentences.
 import hashlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from shlex import quote
@@ -234,14 +235,6 @@ class Drawn(NamedTuple):
     sources: int
 
 
-class Judges(NamedTuple):
-    """The encoder that judges similarity, its name in reports, and an NLI model or None."""
-
-    encoder: Encoder
-    name: str
-    nli: NliModel | None
-
-
 app = make_app("Measure how well the texts of finished datasets fit their labels, for their cards.")
 
 
@@ -305,14 +298,14 @@ def main(
     # Load the models
     command.silence_transformers()
     judge = load_encoder(judge_location)
-    judge_name = judge.name if encoder else default_judge
+    if not encoder:
+        judge = replace(judge, name=default_judge)
     nli_model = load_nli_model(nli, nli_labels) if nli else None
-    judges = Judges(judge, judge_name, nli_model)
 
     # Measure every run; a run's document is written before the next one is measured
     documents: list[Fidelity] = []
     for sample, recipe in zip(samples, recipes, strict=True):
-        fidelity = _measure_run(sample, recipe, judges, seed, annotations)
+        fidelity = _measure_run(sample, recipe, judge, nli_model, seed, annotations)
         logger.info(f"written: {fidelity.write(sample.directory)}")
         documents.append(fidelity)
     next_steps = [f"sts-dino card {quote(str(directory))}" for directory in runs]
@@ -320,14 +313,20 @@ def main(
 
 
 def _measure_run(
-    sample: Drawn, recipe: DatasetRecipe, judges: Judges, seed: int, annotations: Path | None
+    sample: Drawn,
+    recipe: DatasetRecipe,
+    judge: Encoder,
+    nli: NliModel | None,
+    seed: int,
+    annotations: Path | None,
 ) -> Fidelity:
     """Return the fidelity document of one run.
 
     Args:
         sample: the run and its drawn pairs.
         recipe: the recipe of the run.
-        judges: the models that judge the pairs.
+        judge: the encoder that judges similarity.
+        nli: the NLI model that judges the pairs; None: none does.
         seed: the seed of the drawn pairs.
         annotations: the folder of people's answers; None: the default folder, which may be missing.
 
@@ -344,18 +343,18 @@ def _measure_run(
     first = list(sample.pairs["first"])
     second = list(sample.pairs["second"])
     people = _read_people(sample.directory, manifest.name, sample.config, annotations)
-    cosines = compute_text_cosines(judges.encoder, first, second)
+    cosines = compute_text_cosines(judge, first, second)
     nli_judge = None
     classes = None
-    if judges.nli is not None:
-        nli_judge = Judge(name=judges.nli.name, revision=judges.nli.revision)
-        classes = judges.nli.predict(first, second)
+    if nli is not None:
+        nli_judge = Judge(name=nli.name, revision=nli.revision)
+        classes = nli.predict(first, second)
     label_scores = {label.name: label.score for label in recipe.written_labels}
     return Fidelity(
         dataset=manifest.name,
         config=sample.config,
         fingerprint=manifest.fingerprint,
-        judge=Judge(name=judges.name, revision=judges.encoder.revision),
+        judge=Judge(name=judge.name, revision=judge.revision),
         nli_judge=nli_judge,
         source_sentences=sample.pairs["first"].nunique(),
         all_source_sentences=sample.sources,

@@ -247,13 +247,7 @@ def measure_quality(
     """
     if len(rows.columns) < 2 and (encoder or nli):
         raise InputError(rows.location, "has single texts: no pairs to compare")
-
-    # A pair has a word overlap, and for each given model its cosine or class
-    measures: dict[str, Measure] = {"word overlap": _compute_overlaps}
-    if encoder:
-        measures["cosine"] = partial(compute_text_cosines, encoder)
-    if nli:
-        measures["nli"] = nli.predict
+    measures = _choose_measures(encoder, nli)
 
     # Keep hashes and numbers of each row, in one pass over the rows
     text_frames = []
@@ -286,6 +280,16 @@ def measure_quality(
         measures=by_label,
         nli=_measure_nli_agreement(pairs) if nli else None,
     )
+
+
+def _choose_measures(encoder: Encoder | None, nli: NliModel | None) -> dict[str, Measure]:
+    """Return the measures of a pair: word overlap, and for each given model its cosine or class."""
+    measures: dict[str, Measure] = {"word overlap": _compute_overlaps}
+    if encoder:
+        measures["cosine"] = partial(compute_text_cosines, encoder)
+    if nli:
+        measures["nli"] = nli.predict
+    return measures
 
 
 def _compute_overlaps(first: list[str], second: list[str]) -> list[float]:

@@ -213,7 +213,7 @@ def _quote_text(text: str) -> str:
     return repr(shown)
 
 
-SKIPPED_FILES = (
+SKIPPED_FILES = [
     "*.bin",
     "*.pt",
     "*.pth",
@@ -224,7 +224,7 @@ SKIPPED_FILES = (
     "*.onnx",
     "onnx/*",
     "openvino/*",
-)
+]
 """Patterns of files that are not downloaded with a model: pickles, weights for other libraries."""
 # Names, folders and suffixes of files that cannot change an embedding
 _UNHASHED_NAMES = {
@@ -303,7 +303,7 @@ def compute_revision(folder: Path, model: str, commit: str | None = None) -> str
             )
         else:
             with convert_read_errors(base, "main"):
-                snapshot = snapshot_download(base, ignore_patterns=list(SKIPPED_FILES))
+                snapshot = snapshot_download(base, ignore_patterns=SKIPPED_FILES)
             revision += f"+{Path(snapshot).name}"
     return revision
 
@@ -670,6 +670,5 @@ def download_model(model: str) -> tuple[Path, str]:
         # snapshot_download would use an old copy when the Hub does not answer; this call fails
         if not constants.HF_HUB_OFFLINE:
             HfApi().model_info(repo_id, revision=revision)
-        patterns = list(SKIPPED_FILES)
-        folder = Path(snapshot_download(repo_id, revision=revision, ignore_patterns=patterns))
-    return folder, folder.name  # the cache names a snapshot by its commit
+        folder = snapshot_download(repo_id, revision=revision, ignore_patterns=SKIPPED_FILES)
+    return Path(folder), Path(folder).name  # the cache names a snapshot by its commit

@@ -297,7 +297,7 @@ def find_change(
     for library in DECIDING_LIBRARIES:
         was = record.versions.get(library, "")
         now = versions.get(library, "")
-        if was and now and was.partition(".")[0] != now.partition(".")[0]:
+        if was.partition(".")[0] != now.partition(".")[0]:
             return f"it was made with {library} {was}, now {now}"
     return None
 

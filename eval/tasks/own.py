@@ -138,9 +138,6 @@ def read_own(files: OwnFiles, reading: FileOptions | None = None) -> OwnData:
     if reading.encoding is not None and files.pairs is None and queries is None:
         hint = "give --pairs FILE, too"
         raise InputError("--encoding", "is the encoding of your own files", hint=hint)
-    for path in (files.pairs, *paths.values()):
-        if path is not None and not path.is_file():
-            raise InputError(path, "no such file")
 
     # Read the files, and make their tasks
     tasks: list[Task] = []
@@ -170,8 +167,10 @@ class _Table:
         """Read a file into memory; ``encoding`` None detects the encoding.
 
         The columns are those of the header and the keys of all rows, as rows of JSON lines may
-        differ. Raises InputError for an unreadable file.
+        differ. Raises InputError for a missing or unreadable file.
         """
+        if not path.is_file():
+            raise InputError(path, "no such file")
         table = open_rows(path, path, encoding=encoding)
         columns = dict.fromkeys(table.columns)
         rows: list[tuple[str, Mapping[str, Any]]] = []
@@ -547,10 +546,12 @@ def _iter_judgements(path: Path, encoding: str | None) -> Iterator[_Judgement]:
     """Yield the judgements of a file: TREC's four columns, or a table with a header.
 
     TREC's lines are query, iteration, document and grade, without a header. The first line that is
-    not blank decides the format. Raises InputError for an unreadable file, for another line in a
-    file of TREC, and for a table without a header or without the three columns.
+    not blank decides the format. Raises InputError for a missing or unreadable file, for another
+    line in a file of TREC, and for a table without a header or without the three columns.
     """
     # Read the first line that is not blank
+    if not path.is_file():
+        raise InputError(path, "no such file")
     is_text = require_kind(path, path) in (".txt", ".tsv", ".csv")
     lines = open_lines(path, path, encoding) if is_text else iter(())
     nonblank_lines = ((number, line) for number, line in lines if line.strip())

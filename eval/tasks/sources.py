@@ -332,17 +332,13 @@ class TaskData:
         return hashlib.sha256("\n".join(hashes).encode()).hexdigest()
 
     def iter_texts(self) -> Iterator[str]:
-        """Yield every text that scoring needs embedded, split by split, repeats included.
+        """Yield the texts that scoring needs embedded, split by split, repeats included.
 
-        A probe embeds a replacement for blank texts.
+        Blank texts are replaced, as probes do.
         """
-        has_probe = self.task.design is not None
         for rows in self.rows.values():
             for text in rows.texts:
-                if has_probe and not text:
-                    yield BLANK_TEXT_REPLACEMENT
-                else:
-                    yield text
+                yield text or BLANK_TEXT_REPLACEMENT
 
 
 class TaskReader:
