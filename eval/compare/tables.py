@@ -127,17 +127,13 @@ def _make_compared_tables(results: Results, start: str | None) -> list[list[Cell
         differences.append((item.name, "", "mean", *formatted))
 
     # Hide the columns of a missing base or baseline
-    hidden: list[int] = []
-    if start is None:
-        hidden.append(BASE_COLUMN)
-    if not control_scores:
-        hidden.append(CONTROL_COLUMN)
-    return [_drop_columns(scores, hidden), _drop_columns(differences, hidden)]
+    is_hidden = {BASE_COLUMN: start is None, CONTROL_COLUMN: not control_scores}
+    return [_drop_columns(scores, is_hidden), _drop_columns(differences, is_hidden)]
 
 
-def _drop_columns(rows: list[Cells], dropped: Sequence[int]) -> list[Cells]:
-    """Return the rows without the columns of these numbers, from 0."""
-    remaining = [number for number in range(len(rows[0])) if number not in dropped]
+def _drop_columns(rows: list[Cells], is_hidden: Mapping[int, bool]) -> list[Cells]:
+    """Return the rows without hidden columns; ``is_hidden``: number of a column, from 0 → bool."""
+    remaining = [number for number in range(len(rows[0])) if not is_hidden.get(number)]
     return [tuple(row[number] for number in remaining) for row in rows]
 
 

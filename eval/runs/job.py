@@ -377,10 +377,9 @@ def _make_settings(request: Request, recipe: ModelRecipe | None) -> EvaluationSe
     have their own options. Raises InputError for a key of ``--set`` that needs a recipe, and for a
     value out of range.
     """
-    values: dict[str, Any] = {}
+    values: dict[str, Any]
     if recipe is not None:
-        values["bootstrap_samples"] = recipe.bootstrap_samples
-        values["seed"] = recipe.seed
+        values = {"bootstrap_samples": recipe.bootstrap_samples, "seed": recipe.seed}
     else:
         values = apply_overrides({}, request.settings)
         for key in values:

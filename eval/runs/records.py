@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ValidationError
 
 from sts_dino.eval.encoders.load import Encoder
-from sts_dino.eval.scoring.bootstrap import EvaluationSettings, compute_task_interval
+from sts_dino.eval.scoring.bootstrap import EvaluationSettings, add_interval
 from sts_dino.eval.tasks.task import Aggregation, Metric, Outcomes
 from sts_dino.hub.contract.results import Results, TaskScore, map_by_task, read_results
 from sts_dino.hub.contract.shards import read_table
@@ -312,10 +312,7 @@ def update_interval(record: Record, records: Records, settings: EvaluationSettin
     outcomes = records.read_outcomes(*record.key)
     if outcomes is None or record.metric is None:
         return record
-    ends = compute_task_interval(
-        record.score, outcomes, record.metric, record.aggregation, settings
-    )
-    score = record.score.model_copy(update={"low": ends.low, "high": ends.high})
+    score = add_interval(record.score, outcomes, record.metric, record.aggregation, settings)
     updated = record.model_copy(update={"score": score, "settings": settings})
     records.rewrite(updated)
     return updated

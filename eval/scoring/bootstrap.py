@@ -409,7 +409,7 @@ class NewScore:
 def make_task_score(
     task: Task, split: str, measured: Measured, data_sha256: str, settings: EvaluationSettings
 ) -> TaskScore:
-    """Return the score of a task with its 95 % interval (see ``compute_task_interval``).
+    """Return the score of a task with its 95 % interval (see ``add_interval``).
 
     The score is the mean over seeds. ``other["sd_over_seeds"]`` is the standard deviation over
     several seeds.
@@ -440,20 +440,17 @@ def make_task_score(
         seconds={name: round(value, 6) for name, value in measured.seconds.items()},
         limit=settings.part,
     )
-    interval = compute_task_interval(
-        score, measured.outcomes, task.metric, task.aggregation, settings
-    )
-    return score.model_copy(update={"low": interval.low, "high": interval.high})
+    return add_interval(score, measured.outcomes, task.metric, task.aggregation, settings)
 
 
-def compute_task_interval(
+def add_interval(
     reported: TaskScore,
     outcomes: Outcomes,
     metric: Metric,
     aggregation: Aggregation,
     settings: EvaluationSettings,
-) -> Interval:
-    """Compute the 95 % interval of a score.
+) -> TaskScore:
+    """Return a score with the 95 % interval of its rows.
 
     The interval of a mean over seeds is the first seed's interval, moved from the first seed's
     score to the mean. So it covers the choice of the rows, not the choice of the seeds.
@@ -471,4 +468,5 @@ def compute_task_interval(
     if len(reported.seeds) > 1:
         first_score = compute_score(outcomes, metric, aggregation)
         scores = scores + (reported.main_score - first_score)
-    return compute_interval(scores)
+    interval = compute_interval(scores)
+    return reported.model_copy(update={"low": interval.low, "high": interval.high})
