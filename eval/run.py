@@ -11,7 +11,7 @@ from sts_dino.eval.audit.command import silence_transformers
 from sts_dino.eval.encoders.load import require_model
 from sts_dino.eval.runs.job import Request, check_job, describe_job, prepare_job
 from sts_dino.eval.runs.records import COMPARED_FOLDER, read_evaluation
-from sts_dino.eval.statistics.paired import Verdict
+from sts_dino.eval.scoring.paired import Verdict
 from sts_dino.eval.tasks.own import OwnFiles, read_own
 from sts_dino.eval.tasks.sources import Repository, Source, TaskReader
 from sts_dino.hub.cli import (

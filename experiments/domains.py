@@ -533,7 +533,7 @@ def compare_rows(
     """
     from sts_dino.eval.compare.seeds import resample_data_seeds
     from sts_dino.eval.runs.records import read_evaluation
-    from sts_dino.eval.statistics.bootstrap import compute_interval, compute_score, resample
+    from sts_dino.eval.scoring.bootstrap import compute_interval, compute_score, resample
 
     scores: dict[str, dict[str, float]] = {name: {} for name in evaluations}
     samples: dict[str, list[Samples]] = {name: [] for name in evaluations}

@@ -400,7 +400,7 @@ def evaluate(
     """
     from sts_dino.eval.encoders.load import PROBE_TEXTS, wrap
     from sts_dino.eval.runs.score import score_encoder
-    from sts_dino.eval.statistics.bootstrap import EvaluationSettings
+    from sts_dino.eval.scoring.bootstrap import EvaluationSettings
 
     if isinstance(model, str | Path):
         encoder: Any = str(model)

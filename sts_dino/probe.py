@@ -430,8 +430,8 @@ def compare_prompts(plain: PairQuality, chat: PairQuality) -> PromptChoice:
     """
     import numpy as np
 
-    from sts_dino.eval.scoring.outcomes import Outcomes
-    from sts_dino.eval.statistics.paired import compute_mcnemar
+    from sts_dino.eval.scoring.paired import compute_mcnemar
+    from sts_dino.eval.tasks.task import Outcomes
 
     right = []
     for quality in (plain, chat):

@@ -24,8 +24,8 @@ from sts_dino.eval.audit.command import ConfigOption, silence_transformers
 from sts_dino.eval.audit.source import find_rows
 from sts_dino.eval.encoders.embeddings import Embeddings
 from sts_dino.eval.encoders.load import Encoder, load_encoder, resolve_encoder
-from sts_dino.eval.scoring.outcomes import Outcomes
-from sts_dino.eval.statistics.bootstrap import compute_score
+from sts_dino.eval.scoring.bootstrap import compute_score
+from sts_dino.eval.tasks.task import Outcomes
 from sts_dino.generation.inputs.sources import SourceStream, read_file_rows
 from sts_dino.hub import cli
 from sts_dino.hub.contract.recipe import TAUGHT_PAIRS, DatasetRecipe

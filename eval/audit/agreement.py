@@ -328,8 +328,7 @@ def compute_bootstrap_interval(
 ) -> Interval:
     """Return the statistic of all rows and its 95 % percentile interval.
 
-    Resamples for which the statistic is NaN are ignored. When it is NaN for every resample, both
-    ends of the interval are the value itself.
+    Resamples for which the statistic is NaN are ignored.
 
     Args:
         statistic: a function of row numbers.
@@ -338,11 +337,7 @@ def compute_bootstrap_interval(
     """
     value = statistic(np.arange(rows))
     values = np.array([statistic(drawn) for drawn in resamples])
-    defined = values[~np.isnan(values)]
-    if not len(defined):
-        return make_interval(value, value, value)
-    low, high = np.percentile(defined, INTERVAL_PERCENTILES)
-    return make_interval(value, low, high)
+    return make_interval(value, *np.nanpercentile(values, INTERVAL_PERCENTILES))
 
 
 def correlate_cosines(

@@ -3,10 +3,9 @@
 import json
 import logging
 import re
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -17,9 +16,6 @@ from sts_dino.hub.errors import InputError
 from sts_dino.hub.untrusted import make_template_environment
 
 logger = logging.getLogger(__name__)
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 MODEL_HELP = "Folder or ORG/NAME[@REVISION]"  # of an option that names a model
 MAX_FOLDER_CHARACTERS = 100
@@ -78,20 +74,15 @@ def silence_transformers() -> None:
     transformers.logging.disable_progress_bar()
 
 
-@cache
-def _load_environment() -> "Environment":
-    """Return the environment of this package's Markdown templates; loaded once."""
-    from jinja2 import PackageLoader
-
-    return make_template_environment(PackageLoader("sts_dino.eval.audit"))
-
-
 def fill_template(name: str, **context: Any) -> str:
     """Return the template ``templates/NAME`` filled with ``context``, ending with one newline.
 
     All text of the context is escaped (``sts_dino.hub.untrusted``).
     """
-    return _load_environment().get_template(name).render(context).strip() + "\n"
+    from jinja2 import PackageLoader
+
+    environment = make_template_environment(PackageLoader("sts_dino.eval.audit"))
+    return environment.get_template(name).render(context).strip() + "\n"
 
 
 def write_report(folder: Path, name: str, text: str, facts: dict[str, Any], as_json: bool) -> None:

@@ -228,14 +228,6 @@ class MatchCounter:
         for (value, _), kind in strongest.items():
             self._rows[column, config, str(value), MATCH_KINDS[kind]] += 1
 
-    def count_dropped(self) -> int:
-        """Return the number of rows to drop, over all configs."""
-        count = 0
-        for reasons_of_split in self.drop_reasons.values():
-            for reasons in reasons_of_split.values():
-                count += int(np.count_nonzero(reasons))
-        return count
-
     def make_ledger(self) -> Ledger:
         """Return the counts of all configs checked so far, which must be at least one."""
         examples: list[Example] = []
@@ -586,14 +578,6 @@ def split_list(text: str, allowed: Sequence[str], option: str) -> list[str]:
     return names
 
 
-def _require_names(option: str, names: Sequence[str]) -> None:
-    """Raise InputError, which names the option, when ``names`` is empty."""
-    if not names:
-        raise InputError(
-            option, "names nothing to drop", hint="leave the option out for its default"
-        )
-
-
 def require_whole_run(location: str, option: str, **parts: str | None) -> None:
     """Raise InputError unless ``location`` is a run directory and the whole run is checked.
 
@@ -685,8 +669,10 @@ def main(
     recipe = None
     if drop_to is not None:
         require_new_folder(drop_to)
-        _require_names("--drop-kinds", kinds)
-        _require_names("--drop-splits", splits)
+        for option, names in (("--drop-kinds", kinds), ("--drop-splits", splits)):
+            if not names:
+                hint = "leave the option out for its default"
+                raise InputError(option, "names nothing to drop", hint=hint)
         require_whole_run(run, "--drop", split=split)
         recipe = make_clean_recipe(Path(run), drop_name, drop_version)
         command.make_output_folder(drop_to.parent, "--drop")
@@ -739,5 +725,6 @@ def main(
         }
         manifest = drop_rows(Path(run), drop_to, recipe, counter, format_command(run, options))
         title = f"{manifest.name} v{manifest.version}"
-        logger.info(f"written: {drop_to} ({title}), without {counter.count_dropped():,} rows")
+        dropped = Dropped.model_validate(manifest.provenance[DROPPED_ROWS_PROVENANCE])
+        logger.info(f"written: {drop_to} ({title}), without {dropped.total:,} rows")
         logger.info(f"next: sts-dino publish {quote(str(drop_to))}")  # it writes the card

@@ -14,7 +14,7 @@ import unicodedata
 import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import product
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from sts_dino.eval.tasks.registry import DATASETS, find_dataset
 from sts_dino.eval.tasks.rows import Pins
-from sts_dino.eval.tasks.sources import Source, list_layout_names
+from sts_dino.eval.tasks.sources import Source, list_layout_paths
 from sts_dino.eval.tasks.task import DataSet, Layout
 from sts_dino.hub.contract.measured import MATCH_KINDS, MatchKind
 from sts_dino.hub.errors import InputError
@@ -76,10 +76,6 @@ class Banding:
             if banding.bands * rows <= MAX_SIGNATURE_VALUES:
                 return banding
         return cls(_count_bands(similarity), 1)
-
-    def estimate_recall(self, similarity: float) -> float:
-        """Return the expected share of the pairs with this similarity that are candidates."""
-        return 1 - (1 - similarity**self.rows) ** self.bands
 
 
 def _count_bands(probability: float) -> int:
@@ -288,12 +284,10 @@ def _has_split(dataset: DataSet, split: str, root: Path | None) -> bool:
     """
     if root is None:
         return split in dataset.shipped
-    # ``root`` may be SentEval's folder or its folder downstream; paths may start at either
-    bases = (root, root.parent) if root.name == "downstream" else (root,)
-    names: list[str] = []
-    for file in dataset.parts[split].files:
-        names.extend(list_layout_names(file))
-    return any((base / name).is_file() for base, name in product(bases, names))
+    paths = chain.from_iterable(
+        list_layout_paths(root, name) for name in dataset.parts[split].files
+    )
+    return any(path.is_file() for path in paths)
 
 
 LOOKUP_TEXTS = 512  # texts of one lookup in the index
@@ -335,16 +329,13 @@ class SentenceIndex:
         for evaluation_set in sets:
             for side, texts in enumerate(evaluation_set.sides, start=1):
                 for row, text in enumerate(texts):
-                    self._add(text, Location(evaluation_set.name, row, side))
+                    form = normalize_text(text)
+                    if form:  # a text without letters and digits is left out
+                        locations = self._locations.setdefault(form, {})
+                        location = Location(evaluation_set.name, row, side)
+                        locations.setdefault(location, set()).add(_hash_text(text))
         long_forms = [form for form in self._locations if len(form) >= MIN_NEAR_LETTERS]
         self._near = NearIndex(long_forms, Banding.choose(similarity))
-
-    def _add(self, text: str, location: Location) -> None:
-        """Index a text of a location; a text without letters and digits is left out."""
-        form = normalize_text(text)
-        if form:
-            hashes = self._locations.setdefault(form, {}).setdefault(location, set())
-            hashes.add(_hash_text(text))
 
     def __len__(self) -> int:
         """Return the number of distinct normal forms."""
@@ -357,12 +348,13 @@ class SentenceIndex:
         ``recall`` is the expected share of the pairs with just this similarity that are found.
         """
         banding = self._near.banding
+        recall = 1 - (1 - self.similarity**banding.rows) ** banding.bands
         return {
             "similarity": self.similarity,
             "near_letters": MIN_NEAR_LETTERS,
             "short_letters": SHORT_FORM_LETTERS,
             "banding": asdict(banding),
-            "recall": round(banding.estimate_recall(self.similarity), 4),
+            "recall": round(recall, 4),
         }
 
     def find_matches(self, texts: Sequence[str]) -> list[list[Match]]:

@@ -9,12 +9,14 @@ and intervals resample source sentences.
 import hashlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+import pandas
 import typer
 from numpy.typing import NDArray
 
@@ -55,9 +57,6 @@ from sts_dino.hub.word_overlap import compute_word_overlap
 
 logger = logging.getLogger(__name__)
 
-if TYPE_CHECKING:
-    import pandas
-
 Mask = NDArray[np.bool_]  # (n,)
 PAIR_COLUMNS = ("first", "second", "label")
 RECORDED_LIBRARIES = (
@@ -72,7 +71,7 @@ OTHER_JUDGE_HINT = ", or name a sentence encoder as judge: --encoder FOLDER or O
 ANNOTATED_SPLIT = "train"  # the split that sts-dino annotate shows
 
 
-def draw_pairs(rows: DatasetRows, count: int, seed: int) -> tuple["pandas.DataFrame", int]:
+def draw_pairs(rows: DatasetRows, count: int, seed: int) -> tuple[pandas.DataFrame, int]:
     """Draw source sentences at random, with all their pairs.
 
     Rows are read twice; eight bytes of each source sentence are kept in memory.
@@ -86,8 +85,6 @@ def draw_pairs(rows: DatasetRows, count: int, seed: int) -> tuple["pandas.DataFr
     Returns the drawn pairs (columns ``PAIR_COLUMNS``), and the number of source sentences that
     they were drawn from. Raises InputError for rows without labelled pairs.
     """
-    import pandas
-
     if len(rows.columns) != 2 or rows.label_column is None:
         raise InputError(
             rows.location,
@@ -128,7 +125,7 @@ def _hash_text(text: str, seed: int) -> int:
 
 
 def measure_labels(
-    pairs: "pandas.DataFrame",
+    pairs: pandas.DataFrame,
     scores: Mapping[str, float | None],
     cosines: Sequence[float],
     classes: Sequence[str] | None = None,
@@ -187,7 +184,7 @@ def find_fitting_pairs(scores: NDArray[np.float64], cosines: NDArray[np.float64]
 
 
 def _measure_label(
-    measured: "pandas.DataFrame", label: str, resamples: Sequence[Rows]
+    measured: pandas.DataFrame, label: str, resamples: Sequence[Rows]
 ) -> LabelFidelity:
     """Measure the texts of one label. Raises InputError when no pair has the label.
 
@@ -234,16 +231,8 @@ class Drawn(NamedTuple):
     directory: Path
     manifest: Manifest
     config: str
-    pairs: "pandas.DataFrame"
+    pairs: pandas.DataFrame
     sources: int
-
-
-class Judges(NamedTuple):
-    """The encoder that judges similarity, its name in reports, and an NLI model or None."""
-
-    encoder: Encoder
-    name: str
-    nli: NliModel | None
 
 
 app = make_app("Measure how well the texts of finished datasets fit their labels, for their cards.")
@@ -309,14 +298,14 @@ def main(
     # Load the models
     command.silence_transformers()
     judge = load_encoder(judge_location)
-    judge_name = judge.name if encoder else default_judge
+    if not encoder:
+        judge = replace(judge, name=default_judge)
     nli_model = load_nli_model(nli, nli_labels) if nli else None
-    judges = Judges(judge, judge_name, nli_model)
 
     # Measure every run; a run's document is written before the next one is measured
     documents: list[Fidelity] = []
     for sample, recipe in zip(samples, recipes, strict=True):
-        fidelity = _measure_run(sample, recipe, judges, seed, annotations)
+        fidelity = _measure_run(sample, recipe, judge, nli_model, seed, annotations)
         logger.info(f"written: {fidelity.write(sample.directory)}")
         documents.append(fidelity)
     next_steps = [f"sts-dino card {quote(str(directory))}" for directory in runs]
@@ -324,14 +313,20 @@ def main(
 
 
 def _measure_run(
-    sample: Drawn, recipe: DatasetRecipe, judges: Judges, seed: int, annotations: Path | None
+    sample: Drawn,
+    recipe: DatasetRecipe,
+    judge: Encoder,
+    nli: NliModel | None,
+    seed: int,
+    annotations: Path | None,
 ) -> Fidelity:
     """Return the fidelity document of one run.
 
     Args:
         sample: the run and its drawn pairs.
         recipe: the recipe of the run.
-        judges: the models that judge the pairs.
+        judge: the encoder that judges similarity.
+        nli: the NLI model that judges the pairs; None: none does.
         seed: the seed of the drawn pairs.
         annotations: the folder of people's answers; None: the default folder, which may be missing.
 
@@ -348,18 +343,18 @@ def _measure_run(
     first = list(sample.pairs["first"])
     second = list(sample.pairs["second"])
     people = _read_people(sample.directory, manifest.name, sample.config, annotations)
-    cosines = compute_text_cosines(judges.encoder, first, second)
+    cosines = compute_text_cosines(judge, first, second)
     nli_judge = None
     classes = None
-    if judges.nli is not None:
-        nli_judge = Judge(name=judges.nli.name, revision=judges.nli.revision)
-        classes = judges.nli.predict(first, second)
+    if nli is not None:
+        nli_judge = Judge(name=nli.name, revision=nli.revision)
+        classes = nli.predict(first, second)
     label_scores = {label.name: label.score for label in recipe.written_labels}
     return Fidelity(
         dataset=manifest.name,
         config=sample.config,
         fingerprint=manifest.fingerprint,
-        judge=Judge(name=judges.name, revision=judges.encoder.revision),
+        judge=Judge(name=judge.name, revision=judge.revision),
         nli_judge=nli_judge,
         source_sentences=sample.pairs["first"].nunique(),
         all_source_sentences=sample.sources,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -54,23 +54,12 @@ TARGET_LABEL_COLUMN = "target"  # provenance of a row: the label whose prompt th
 NO_LABEL = "no label"  # stands for the missing label of a row
 
 
-def _list_text_columns(schema: RowSchema) -> tuple[str, ...]:
-    """Return the columns of a schema whose values are texts, in order."""
-    return tuple(column for column, kind in schema.columns.items() if kind == "string")
-
-
-def _find_label_column(schema: RowSchema) -> str | None:
-    """Return the column of the label or score; None for triplets and unlabelled pairs."""
-    for column, kind in schema.columns.items():
-        if kind != "string":
-            return column
-    return None
-
-
-_SCHEMAS = {**ROW_SCHEMAS, "text": make_text_schema(())}
-# Example type → text columns, and → column of the label or score
-TEXT_COLUMNS = {name: _list_text_columns(schema) for name, schema in _SCHEMAS.items()}
-LABEL_COLUMN = {name: _find_label_column(schema) for name, schema in _SCHEMAS.items()}
+_SCHEMAS = {**ROW_SCHEMAS, "text": make_text_schema(())}  # example type → columns
+# Kind of a column → prefixes of its allowed types: "float" also allows float32
+_ALLOWED_TYPES: dict[Any, tuple[str, ...]] = {
+    "string": ("string", "large_string"),
+    "float32": ("float", "int", "double"),
+}
 
 # Function of a split and its columns that yields tables of at most ``BATCH_ROWS`` rows
 ReadTables = Callable[[str, list[str]], Iterator[pa.Table]]
@@ -146,12 +135,13 @@ class DatasetRows:
     @property
     def columns(self) -> tuple[str, ...]:
         """The text columns, in the order of the example type."""
-        return TEXT_COLUMNS[self.example_type]
+        columns = _SCHEMAS[self.example_type].columns
+        return tuple(column for column, kind in columns.items() if kind == "string")
 
     @property
     def is_scored(self) -> bool:
         """Whether rows have a similarity score."""
-        return LABEL_COLUMN[self.example_type] == SCORE_COLUMN
+        return SCORE_COLUMN in _SCHEMAS[self.example_type].columns
 
     @property
     def total(self) -> int:
@@ -237,7 +227,7 @@ def _read_texts(table: pa.Table, column: str) -> list[str]:
 
 
 def infer_example_type(features: Features, location: str) -> str:
-    """Return the first example type (a key of ``TEXT_COLUMNS``) whose columns ``features`` has.
+    """Return the first example type whose columns ``features`` has.
 
     Args:
         features: the columns of a config and their types.
@@ -246,34 +236,25 @@ def infer_example_type(features: Features, location: str) -> str:
     Raises InputError when no example type has these columns, a text column does not hold strings,
     or a score column does not hold numbers.
     """
-    required: dict[str, list[str]] = {}
-    for name, text_columns in TEXT_COLUMNS.items():
-        required[name] = [*text_columns]
-        if label_column := LABEL_COLUMN[name]:
-            required[name].append(label_column)
-    for name, columns in required.items():
-        if features.keys() >= {*columns}:
-            _require_column_types(features, name, location)
+    for name, schema in _SCHEMAS.items():
+        if features.keys() >= schema.columns.keys():
+            _require_column_types(features, schema, location)
             return name
     raise InputError(
         location,
         f"has the columns {sorted(features)}",
-        allowed=" | ".join(", ".join(columns) for columns in required.values()),
+        allowed=" | ".join(", ".join(schema.columns) for schema in _SCHEMAS.values()),
     )
 
 
-def _require_column_types(features: Features, example_type: str, location: str) -> None:
+def _require_column_types(features: Features, schema: RowSchema, location: str) -> None:
     """Raise InputError unless text columns are strings and the score column is a number."""
     from datasets import Value
 
-    # Column → prefixes of its allowed types: "float" also allows float32
-    allowed: dict[str, tuple[str, ...]] = {}
-    allowed |= dict.fromkeys(TEXT_COLUMNS[example_type], ("string", "large_string"))
-    if LABEL_COLUMN[example_type] == SCORE_COLUMN:
-        allowed[SCORE_COLUMN] = ("float", "int", "double")
-    for column, prefixes in allowed.items():
+    for column, kind in schema.columns.items():
         feature = features[column]
         dtype = feature.dtype if isinstance(feature, Value) else type(feature).__name__
+        prefixes = _ALLOWED_TYPES.get(kind, ("",))
         if not dtype.startswith(prefixes):
             raise InputError(
                 location,
@@ -304,8 +285,7 @@ class Dataset:
     """A dataset and its configs.
 
     ``location`` is the dataset as the user named it. ``finished`` are the configs that hold
-    training rows; ``default_config`` is the config that the dataset declares as its default, or
-    None.
+    training rows, or the only one that the dataset declares as its default.
     """
 
     location: str
@@ -313,7 +293,6 @@ class Dataset:
     revision: str
     configs: tuple[str, ...]
     finished: tuple[str, ...]
-    default_config: str | None
     open_config: Callable[[str], OpenConfig]
     read_recipe: Callable[[], DatasetRecipe | None] = lambda: None
 
@@ -345,7 +324,8 @@ class Dataset:
         # Find the columns. The label of a generated pair is the label of its prompt, which the row
         # holds beside its score
         example_type = infer_example_type(features, location)
-        label_column = LABEL_COLUMN[example_type]
+        kinds = _SCHEMAS[example_type].columns
+        label_column = next((column for column in kinds if kinds[column] != "string"), None)
         if label_column == SCORE_COLUMN and TARGET_LABEL_COLUMN in features:
             label_column = TARGET_LABEL_COLUMN
         label = features.get("label")
@@ -364,9 +344,8 @@ class Dataset:
     def _choose_config(self) -> str:
         """Return the config to train on.
 
-        It is the first finished config of ``CONFIG_PREFERENCE``, else the dataset's default, else
-        the only finished config. Raises InputError when several configs could be meant, or none is
-        finished.
+        It is the first finished config of ``CONFIG_PREFERENCE``, else the only finished config.
+        Raises InputError when several configs could be meant, or none is finished.
         """
         # This project's own configs
         for base in CONFIG_PREFERENCE:
@@ -382,8 +361,6 @@ class Dataset:
                 return candidates[0]
 
         # Configs under other names
-        if self.default_config is not None:
-            return self.default_config
         if len(self.finished) == 1:
             return self.finished[0]
         problem = "has several configs" if self.finished else "has no finished config"
@@ -429,7 +406,6 @@ def _convert_run(run: FinishedRun, name: str) -> Dataset:
         revision=run.revision,
         configs=tuple(run.configs),
         finished=tuple(config for config in run.configs if is_finished(config)),  # to train on
-        default_config=None,
         open_config=partial(_open_run_config, run),
         read_recipe=partial(_read_run_recipe, run),
     )
@@ -488,7 +464,6 @@ def _convert_hub_dataset(dataset: HubDataset) -> Dataset:
         revision=dataset.commit,
         configs=configs,
         finished=(default_config,) if default_config else configs,
-        default_config=default_config,
         open_config=partial(_open_hub_config, dataset),
     )
 

@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from sts_dino.eval.audit.source import NO_LABEL, DatasetRows
+from sts_dino.eval.tasks.own import normalize_text
 from sts_dino.hub.contract.recipe import DatasetRecipe
 from sts_dino.hub.contract.schema import NLI_LABELS, QUERY_CLASS
 from sts_dino.hub.durable import make_folder
@@ -282,7 +283,10 @@ class AnswerStore:
         identity = {"config": examples.config, "split": examples.split, "sha256": examples.sha256}
         # ``make_folder`` syncs the folder's name to disk; SQLite syncs only its file's name
         make_folder(directory)
-        self._create_private_file()
+        # The file is for its owner alone; SQLite gives its journal the same rights. An existing
+        # file is not opened: closing it would release the locks of other threads.
+        if not self.path.exists():
+            self.path.touch(mode=0o600)
 
         # Make the tables of a new file, and compare the dataset of an existing one
         with self._open_transaction() as database:
@@ -327,18 +331,6 @@ class AnswerStore:
                 answers.setdefault(fold_name(annotator), {})[row] = label
         return answers
 
-    def _create_private_file(self) -> None:
-        """Create the file with rights for its owner alone; SQLite gives its journal the same.
-
-        An existing file is not opened: closing it would release the locks of other threads.
-        """
-        if self.path.exists():
-            return
-        try:
-            self.path.touch(mode=0o600)
-        except OSError as error:
-            raise RunError(self.path, f"cannot be written: {error.strerror}") from error
-
     @contextmanager
     def _open_transaction(self) -> Iterator[sqlite3.Connection]:
         """Open a transaction: durable when the block ends, undone when the block fails.
@@ -365,22 +357,12 @@ class AnswerStore:
 
 
 def fold_name(name: str) -> str:
-    """Return an annotator's name in one spelling: NFKC, case-folded, single spaces.
+    """Return an annotator's name in one spelling: NFKC, and as ``normalize_text`` of own pairs.
 
-    Format characters are removed. Control, private-use and unassigned characters count as spaces.
     So Ana, ANA and the name in full-width letters are one annotator. A name without a visible
     character (``is_blank``) becomes empty.
     """
-    # Case folding can undo the normal form, so the name is normalized twice
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
-    visible = []
-    for character in folded:
-        category = unicodedata.category(character)
-        if category == "Cf":  # a format character
-            continue
-        # C: control, private use or unassigned; Z: separator
-        visible.append(" " if category[0] in "CZ" else character)
-    return "" if is_blank(folded) else " ".join("".join(visible).split())
+    return "" if is_blank(name) else normalize_text(unicodedata.normalize("NFKC", name))
 
 
 def normalize_name(name: str) -> str:

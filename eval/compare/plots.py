@@ -6,6 +6,7 @@ Scores and differences have 95 % intervals. Hatches and marks say the same as th
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import ceil
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
@@ -14,8 +15,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from sts_dino.eval.compare.tables import Comparison
-from sts_dino.eval.statistics.paired import Measurement, Verdict
+from sts_dino.eval.scoring.paired import Measurement, Verdict
 from sts_dino.hub.contract.results import VerdictWord
+from sts_dino.hub.durable import write_bytes
 from sts_dino.hub.plot_style import COLOURS, WIDTH, draw_picture, shorten_name
 
 HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo")
@@ -34,56 +36,47 @@ LEGEND_MARK_CHARACTERS = 8  # width of a legend's mark, in characters
 
 
 class Plot(NamedTuple):
-    """A plot: its description in words, and the bytes of its file."""
-
-    description: str
-    content: bytes
-
-
-class Drawing(NamedTuple):
-    """A plot to draw: description, drawing function, and (width, height) in inches."""
+    """A plot to draw: description in words, drawing function, and (width, height) in inches."""
 
     description: str
     draw: Callable[[Figure, Axes], None]
     size: tuple[float, float]
 
 
-def draw_plots(comparison: Comparison) -> dict[str, Plot]:
-    """Return file name → plot of a comparison, each plot as PNG and as SVG.
+def write_plots(comparison: Comparison, folder: Path) -> list[tuple[str, str]]:
+    """Write the plots of a comparison, each as PNG and as SVG; return (description, PNG file).
 
     scores.png has all scores; differences-1.png … have the tested differences of a pair of models.
     """
-    # Plan the drawing of all scores. Its height, in inches: margins, a line of the legend for two
+    # Plan the plot of all scores. Its height, in inches: margins, a line of the legend for two
     # models, and the bars
     models = len(comparison.models)
     height = 1.5 + 0.3 * ceil(models / 2) + BAR_INCHES * (models + 0.5) * len(comparison.rows)
-    drawings = {
-        "scores": Drawing(
+    plots = {
+        "scores": Plot(
             "Scores of all models with their 95 % intervals",
             partial(_draw_scores, comparison),
             (WIDTH, height),
         )
     }
 
-    # Plan a drawing of the tested differences of each pair
+    # Plan a plot of the tested differences of each pair
     pairs: dict[tuple[str, str], list[Verdict]] = {}
     for verdict in comparison.verdicts:
         if verdict.difference.tested is not None:
             pairs.setdefault((verdict.first, verdict.second), []).append(verdict)
     for number, ((first, second), verdicts) in enumerate(pairs.items(), start=1):
-        drawings[f"differences-{number}"] = Drawing(
+        plots[f"differences-{number}"] = Plot(
             f"Differences {first} minus {second} with paired 95 % intervals",
             partial(_draw_differences, verdicts),
             (WIDTH, 1.9 + DIFFERENCE_INCHES * len(verdicts)),
         )
 
     # Draw each plot as two files
-    plots = {}
-    for name, drawing in drawings.items():
+    for name, plot in plots.items():
         for kind in ("png", "svg"):
-            content = draw_picture(drawing.draw, drawing.size, kind)
-            plots[f"{name}.{kind}"] = Plot(drawing.description, content)
-    return plots
+            write_bytes(folder / f"{name}.{kind}", draw_picture(plot.draw, plot.size, kind))
+    return [(plot.description, f"{name}.png") for name, plot in plots.items()]
 
 
 def _draw_scores(comparison: Comparison, figure: Figure, axes: Axes) -> None:

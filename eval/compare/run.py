@@ -17,8 +17,8 @@ import typer
 from sts_dino.eval.compare import tables
 from sts_dino.eval.compare.tables import AverageRow, Comparison, ScoreRow, make_result_tables
 from sts_dino.eval.runs.records import FinishedEvaluation, Record, read_evaluation
-from sts_dino.eval.statistics.bootstrap import EvaluationSettings
-from sts_dino.eval.statistics.paired import (
+from sts_dino.eval.scoring.bootstrap import EvaluationSettings
+from sts_dino.eval.scoring.paired import (
     Difference,
     Measurement,
     Verdict,
@@ -29,7 +29,7 @@ from sts_dino.eval.tasks.registry import is_averaged
 from sts_dino.hub.cli import JsonOption, make_app, print_answer
 from sts_dino.hub.contract.results import TaskScore
 from sts_dino.hub.contract.run_dir import ARTIFACTS
-from sts_dino.hub.durable import write_bytes, write_text
+from sts_dino.hub.durable import write_text
 from sts_dino.hub.errors import InputError
 from sts_dino.hub.untrusted import make_visible_line
 
@@ -100,16 +100,13 @@ def compare(
 
 def write_comparison(comparison: Comparison, folder: Path) -> None:
     """Write comparison.md, two CSV files and the plots of a comparison, each file atomically."""
-    from sts_dino.eval.compare.plots import draw_plots  # importing matplotlib takes seconds
+    from sts_dino.eval.compare.plots import write_plots  # importing matplotlib takes seconds
 
-    plots = draw_plots(comparison)
-    images = [(plot.description, name) for name, plot in plots.items() if name.endswith(".png")]
+    images = write_plots(comparison, folder)
     document = tables.format_markdown(make_result_tables(comparison), images)
     write_text(folder / "comparison.md", document)
     write_text(folder / "scores.csv", tables.format_scores_csv(comparison))
     write_text(folder / "differences.csv", tables.format_verdicts_csv(comparison))
-    for name, plot in plots.items():
-        write_bytes(folder / name, plot.content)
 
 
 def make_folder_name(models: Sequence[str]) -> str:

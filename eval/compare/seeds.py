@@ -10,11 +10,10 @@ from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sts_dino.eval.runs.records import read_evaluation
+from sts_dino.eval.scoring.bootstrap import Matrix, compute_interval, compute_score, resample
 from sts_dino.eval.scoring.cosines import TREC_METRICS
-from sts_dino.eval.statistics.bootstrap import Matrix, compute_interval, compute_score, resample
 from sts_dino.eval.tasks.registry import find_task
 from sts_dino.eval.tasks.rows import Vector
 from sts_dino.hub.contract.measured import Estimate, VariantPlan, VariantScore, VariantScores
@@ -24,31 +23,21 @@ from sts_dino.hub.errors import InputError
 SEED_STRIDE = 1_000
 
 
-def draw_seeds(seeds: int, samples: int, seed: int) -> NDArray[np.intp]:
-    """Draw numbers of seeds for each resample, with replacement: (samples, seeds).
-
-    Args:
-        seeds: the number of training seeds or data seeds.
-        samples: the number of resamples.
-        seed: seed of the draw.
-    """
-    return np.random.default_rng(seed).integers(0, seeds, size=(samples, seeds))
-
-
-def resample_seeds(scores: Matrix, drawn: NDArray[np.intp]) -> Vector:
-    """Return the mean score over the drawn seeds in each resample, (samples,).
+def resample_seeds(scores: Matrix, seed: int) -> Vector:
+    """Return the mean score over seeds drawn with replacement in each resample, (samples,).
 
     The deviation from the mean over all seeds is scaled by sqrt(seeds / (seeds - 1)), as the
     module's docstring explains. A single seed gives its own scores.
 
     Args:
         scores: scores of the resampled rows, (seeds, samples).
-        drawn: the numbers of the seeds of each resample, (samples, seeds).
+        seed: seed of the draw of training seeds or data seeds.
     """
     seeds, samples = scores.shape
     centre = scores.mean(axis=0)
     if seeds == 1:
         return centre
+    drawn = np.random.default_rng(seed).integers(0, seeds, size=(samples, seeds))
     mean = scores[drawn, np.arange(samples)[:, None]].mean(axis=1)
     return centre + np.sqrt(seeds / (seeds - 1)) * (mean - centre)
 
@@ -65,21 +54,18 @@ def resample_data_seeds(scores: Matrix, data_seeds: int, seed: int) -> Vector:
         data_seeds: the number of data seeds.
         seed: seed of the draws.
     """
-    runs, samples = scores.shape
-    if runs == 1:
+    if len(scores) == 1:
         return scores[0]
 
     # Average the training seeds of each data seed, which draws with its own random seed
-    seeds = runs // data_seeds
+    seeds = len(scores) // data_seeds
     means = []
     for number in range(data_seeds):
         seed_scores = scores[number * seeds : (number + 1) * seeds]
-        means.append(
-            resample_seeds(seed_scores, draw_seeds(seeds, samples, seed + SEED_STRIDE * number))
-        )
+        means.append(resample_seeds(seed_scores, seed + SEED_STRIDE * number))
 
     # Average the data seeds; the random seed differs from those above and those of the tasks
-    return resample_seeds(np.stack(means), draw_seeds(data_seeds, samples, seed - 1))
+    return resample_seeds(np.stack(means), seed - 1)
 
 
 RESAMPLING_SEED = 42

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from sts_dino.eval.statistics.bootstrap import EvaluationSettings
-from sts_dino.eval.statistics.paired import Measurement, Verdict
+from sts_dino.eval.scoring.bootstrap import EvaluationSettings
+from sts_dino.eval.scoring.paired import Measurement, Verdict
 from sts_dino.eval.tasks.registry import compute_averages
 from sts_dino.eval.tasks.task import Task
-from sts_dino.hub import untrusted
 from sts_dino.hub.contract.results import VERDICT_RULE, Average, Results, TaskScore, map_by_task
 from sts_dino.hub.scores import (
     ABSENT,
@@ -22,7 +21,7 @@ from sts_dino.hub.scores import (
     format_number,
     format_score,
 )
-from sts_dino.hub.untrusted import Markdown, escape_inline, make_visible_line
+from sts_dino.hub.untrusted import Markdown, escape_inline, format_table, make_visible_line
 
 SECONDARY_METRICS = ("pearson", "f1")  # metrics that papers report beside the main metric
 BASE_COLUMN = 3  # of both tables of an encoder, its base and its SimCSE baseline
@@ -128,17 +127,13 @@ def _make_compared_tables(results: Results, start: str | None) -> list[list[Cell
         differences.append((item.name, "", "mean", *formatted))
 
     # Hide the columns of a missing base or baseline
-    hidden: list[int] = []
-    if start is None:
-        hidden.append(BASE_COLUMN)
-    if not control_scores:
-        hidden.append(CONTROL_COLUMN)
-    return [_drop_columns(scores, hidden), _drop_columns(differences, hidden)]
+    is_hidden = {BASE_COLUMN: start is None, CONTROL_COLUMN: not control_scores}
+    return [_drop_columns(scores, is_hidden), _drop_columns(differences, is_hidden)]
 
 
-def _drop_columns(rows: list[Cells], dropped: Sequence[int]) -> list[Cells]:
-    """Return the rows without the columns of these numbers, from 0."""
-    remaining = [number for number in range(len(rows[0])) if number not in dropped]
+def _drop_columns(rows: list[Cells], is_hidden: Mapping[int, bool]) -> list[Cells]:
+    """Return the rows without hidden columns; ``is_hidden``: number of a column, from 0 → bool."""
+    remaining = [number for number in range(len(rows[0])) if not is_hidden.get(number)]
     return [tuple(row[number] for number in remaining) for row in rows]
 
 
@@ -253,7 +248,7 @@ def _make_score_table(comparison: Comparison) -> ResultTable:
     for row in comparison.rows:
         measurement = row.measurement
         count = f"{measurement.n} drawn" if measurement.limit else str(measurement.n)
-        scores = (_format_score(row.scores.get(model)) for model in comparison.models)
+        scores = (format_score(row.scores.get(model)) for model in comparison.models)
         rows.append((measurement.task, measurement.split, measurement.metric, count, *scores))
     notes = [
         "95 % bootstrap intervals in brackets; scores x 100",
@@ -265,15 +260,6 @@ def _make_score_table(comparison: Comparison) -> ResultTable:
     notes += [f"{name}: {model}" for model, name in names.items() if name != model]
     header = ("task", "split", "metric", "rows", *names.values())
     return ResultTable("Scores", header, tuple(rows), text_columns=3, notes=tuple(notes))
-
-
-def _format_score(score: TaskScore | None) -> str:
-    """Return a score and its interval, if it has one; a dash for a missing score."""
-    if score is None:
-        return ABSENT
-    ends = score.interval()
-    number = format_number(score.main_score)
-    return f"{number} {format_interval(*ends)}" if ends else number
 
 
 def shorten_models(models: Sequence[str]) -> dict[str, str]:
@@ -463,7 +449,7 @@ def format_markdown(tables: Sequence[ResultTable], pictures: Sequence[tuple[str,
         pictures: (description, file name) of the images that follow the first table.
     """
     sections = [_format_section(table) for table in tables]
-    images = [f"![{escape_markdown(description)}]({file})" for description, file in pictures]
+    images = [f"![{escape_inline(description)}]({file})" for description, file in pictures]
     return "\n\n".join(["# Comparison", sections[0], *images, *sections[1:]]) + "\n"
 
 
@@ -472,24 +458,16 @@ def _format_section(table: ResultTable) -> str:
     rows = [list(map(_format_cell, row)) for row in table.rows]
     return "\n\n".join(
         [
-            f"## {escape_markdown(table.title)}",
-            untrusted.format_table(list(map(escape_markdown, table.header)), rows),
-            "\n".join(f"- {escape_markdown(note)}" for note in table.notes),
+            f"## {escape_inline(table.title)}",
+            format_table([*table.header], rows),
+            "\n".join(f"- {escape_inline(note)}" for note in table.notes),
         ]
     )
 
 
 def _format_cell(cell: str) -> Markdown:
     """Return a cell as Markdown; numbers and intervals stay as they are."""
-    return Markdown(cell) if set(cell) <= PLAIN_CHARACTERS else escape_markdown(cell)
-
-
-def escape_markdown(text: str) -> Markdown:
-    """Escape text for a cell or a paragraph: characters with a meaning become HTML entities.
-
-    GitHub would turn @ into a mention and : into the link of an address.
-    """
-    return Markdown(escape_inline(text).replace("@", "&#64;").replace(":", "&#58;"))
+    return Markdown(cell) if set(cell) <= PLAIN_CHARACTERS else escape_inline(cell)
 
 
 def format_scores_csv(comparison: Comparison) -> str:
@@ -558,18 +536,16 @@ def _format_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None
     """
     import pandas
 
-    escaped_rows = []
-    for row in rows:
-        cells = dict(row)
-        for column, value in row.items():
-            if isinstance(value, str):
-                cells[column] = escape_csv_cell(value)
-        escaped_rows.append(cells)
-    table = pandas.DataFrame(escaped_rows, columns=columns, dtype=object)
+    table = pandas.DataFrame(rows, columns=columns, dtype=object).map(escape_csv_cell)
     return table.to_csv(index=False, lineterminator="\n")
 
 
-def escape_csv_cell(text: str) -> str:
-    """Return text as one line, after an apostrophe where a spreadsheet would read a formula."""
-    line = make_visible_line(text)
+def escape_csv_cell(value: Any) -> Any:
+    """Return text as one line, after an apostrophe where a spreadsheet would read a formula.
+
+    Other values are returned unchanged.
+    """
+    if not isinstance(value, str):
+        return value
+    line = make_visible_line(value)
     return f"'{line}" if line.lstrip()[:1] in ("=", "+", "-", "@") else line

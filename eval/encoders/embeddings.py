@@ -291,11 +291,11 @@ def compute_text_cosines(encoder: Encoder, first: list[str], second: list[str]) 
 def compute_cosines(first: NDArray[np.float32], second: NDArray[np.float32]) -> list[float]:
     """Compute n cosines, of row i of ``first`` and row i of ``second``, both (n, d).
 
-    The cosine with a zero vector is 0. Products are added in float64.
+    The cosine with a zero vector is 0. All is computed in float64.
     """
-    first_norms = np.linalg.norm(first, axis=1, keepdims=True)
-    second_norms = np.linalg.norm(second, axis=1, keepdims=True)
-    unit_first = first / np.maximum(first_norms, SMALLEST_NORM)
-    unit_second = second / np.maximum(second_norms, SMALLEST_NORM)
-    cosines: list[float] = np.einsum("ij,ij->i", unit_first, unit_second, dtype=np.float64).tolist()
+    units = []
+    for vectors in (first.astype(np.float64), second.astype(np.float64)):
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+        units.append(vectors / np.maximum(norms, SMALLEST_NORM))
+    cosines: list[float] = np.einsum("ij,ij->i", *units).tolist()
     return cosines

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, cast
@@ -48,7 +49,6 @@ from sts_dino.hub.untrusted import (
     ORIGIN,
     convert_model_errors,
     count_usable_positions,
-    get_first_line,
     join_lines,
     read_json_object,
     require_all_weights,
@@ -177,18 +177,19 @@ def check_embeddings(
         output = output.detach().to("cpu", torch.float64).numpy()
 
     # Check the array's type and shape
+    n = len(texts)
     wrong_output = None
     allowed = "an array of numbers"
     if not isinstance(output, np.ndarray):
         wrong_output = f"a {type(output).__name__}"
     elif output.dtype.kind not in "fiu":  # float, int, unsigned int
         wrong_output = f"an array of {output.dtype}"
-    elif not _has_shape(output, len(texts), dimension):
+    elif not output.size or output.shape != (n, dimension or output.size // n):
         wrong_output = f"an array of shape {output.shape}"
-        allowed = f"({len(texts)}, {dimension or 'dimension'})"
+        allowed = f"({n}, {dimension or 'dimension'})"
     if wrong_output is not None:
         first = _quote_text(texts[0])
-        problem = f"gives {wrong_output} for {len(texts)} texts, the first of which is {first}"
+        problem = f"gives {wrong_output} for {n} texts, the first of which is {first}"
         raise InputError(name, problem, allowed=allowed)
 
     # Check the numbers; an overflow becomes infinity, which the check refuses
@@ -204,13 +205,6 @@ def check_embeddings(
     return embeddings
 
 
-def _has_shape(values: NDArray[Any], rows: int, dimension: int | None) -> bool:
-    """Return whether an array is (rows, dimension); None allows any dimension above 0."""
-    if values.ndim != 2 or values.shape[1] == 0:
-        return False
-    return len(values) == rows and dimension in (None, values.shape[1])
-
-
 def _quote_text(text: str) -> str:
     """Return a text for an error: quoted, shortened, control characters escaped."""
     shown = text[:MAX_QUOTED_CHARACTERS]
@@ -219,7 +213,7 @@ def _quote_text(text: str) -> str:
     return repr(shown)
 
 
-SKIPPED_FILES = (
+SKIPPED_FILES = [
     "*.bin",
     "*.pt",
     "*.pth",
@@ -230,7 +224,7 @@ SKIPPED_FILES = (
     "*.onnx",
     "onnx/*",
     "openvino/*",
-)
+]
 """Patterns of files that are not downloaded with a model: pickles, weights for other libraries."""
 # Names, folders and suffixes of files that cannot change an embedding
 _UNHASHED_NAMES = {
@@ -276,8 +270,8 @@ def _can_change_embeddings(path: PurePosixPath) -> bool:
     return path.suffix not in _UNHASHED_SUFFIXES
 
 
-def download_and_hash_bases(folder: Path, model: str) -> str:
-    """Return "+HASH" for the base model of each adapter in a model folder; "" without adapters.
+def compute_revision(folder: Path, model: str, commit: str | None = None) -> str:
+    """Return the revision of an encoder, with "+HASH" for the base model of each adapter.
 
     An adapter's files lack the weights of its base model, so a revision needs this suffix. HASH is
     the hash of a base in a folder. sentence-transformers reads a base on the Hub at its branch
@@ -286,6 +280,8 @@ def download_and_hash_bases(folder: Path, model: str) -> str:
     Args:
         folder: the model folder.
         model: the model as the user named it, for errors.
+        commit: the commit of a Hub model, which is its revision; None: the hash of the folder's
+            files is the revision.
 
     Raises InputError for an adapter whose base is neither here nor on the Hub and for a damaged
     adapter_config.json, RunError when the Hub cannot be read.
@@ -294,11 +290,11 @@ def download_and_hash_bases(folder: Path, model: str) -> str:
 
     from sts_dino.hub.client.connection import convert_read_errors
 
-    hashes = ""
+    revision = commit or hash_model_folder(folder)
     for config in sorted(folder.rglob("adapter_config.json")):
         base = read_json_object(config, model).get("base_model_name_or_path") or ""
         if base and Path(base).is_dir():
-            hashes += f"+{hash_model_folder(Path(base))}"
+            revision += f"+{hash_model_folder(Path(base))}"
         elif not base or Path(base).is_absolute():
             raise InputError(
                 model,
@@ -307,24 +303,9 @@ def download_and_hash_bases(folder: Path, model: str) -> str:
             )
         else:
             with convert_read_errors(base, "main"):
-                snapshot = snapshot_download(base, ignore_patterns=list(SKIPPED_FILES))
-            hashes += f"+{Path(snapshot).name}"
-    return hashes
-
-
-def compute_revision(folder: Path, model: str, commit: str | None = None) -> str:
-    """Return the revision of an encoder, with the suffix of ``download_and_hash_bases``.
-
-    Args:
-        folder: the model folder.
-        model: the model as the user named it, for errors.
-        commit: the commit of a Hub model, which is its revision; None: the hash of the folder's
-            files is the revision.
-
-    Raises the errors of ``download_and_hash_bases``.
-    """
-    revision = commit or hash_model_folder(folder)
-    return revision + download_and_hash_bases(folder, model)
+                snapshot = snapshot_download(base, ignore_patterns=SKIPPED_FILES)
+            revision += f"+{Path(snapshot).name}"
+    return revision
 
 
 Embed = Callable[[list[str]], Any]  # n texts → (n, dimension)
@@ -332,10 +313,6 @@ BATCH_TEXTS = 32  # texts of one forward pass
 FUNCTION_PREFIX = "python:"  # of an encoder that is a function
 DECIDING_LIBRARIES = ("sentence-transformers", "transformers", "tokenizers", "torch")
 PROBE_TEXTS = ["A sentence."]
-# Encoded together with the probe text, which is then padded
-LONG_PROBE_TEXT = "A much longer sentence that has quite a few more words than the other one has."
-# Largest change of an embedding by a longer text in the batch, over the distance of both texts
-MAX_PADDING_CHANGE = 0.1
 MAX_MESSAGE_CHARACTERS = 200  # of the message of a user's exception
 
 
@@ -401,18 +378,16 @@ def download_and_check_model(model: str) -> None:
     _check_folder(folder, model)
 
 
-def load_encoder(model: str, dtype: str | None = None, batch_size: int = BATCH_TEXTS) -> Encoder:
-    """Load an encoder, and encode a text with it as a test; a model also encodes a longer text.
+def load_encoder(model: str, dtype: str | None = None) -> Encoder:
+    """Load an encoder, and encode a text with it as a test.
 
-    A Hub model is downloaded. The log warns of unusual embeddings.
+    A Hub model is downloaded. The log warns of a similarity other than cosine.
 
     Args:
         model: a folder, a Hub id ``ORG/NAME[@REVISION]``, or a function
             ``python:package.module:function``.
         dtype: float32, bfloat16 or float16 changes a model's precision and so its scores; None:
             the model's precision. Functions ignore it.
-        batch_size: texts of one forward pass with the default prompt; with another prompt they are
-            always ``BATCH_TEXTS``. Functions ignore it.
 
     Raises InputError for a model that is missing, unfinished, needs its own code or pickles, or
     gives no embeddings; RunError when the Hub cannot be read or a function raises.
@@ -445,16 +420,14 @@ def load_encoder(model: str, dtype: str | None = None, batch_size: int = BATCH_T
             "prompts; state them as prompts in config_sentence_transformers.json"
         )
 
-    def embed(texts: list[str]) -> Any:
-        with _convert_template_errors(name):
-            return loaded.encode(texts, batch_size=batch_size, show_progress_bar=False)
+    similarity = loaded.similarity_fn_name
+    if similarity not in (None, "cosine"):
+        logger.warning(f"{model}: declares the similarity {similarity}; it is scored by cosine")
 
-    # Encode a text alone, and padded beside a longer one: some embeddings depend on padding
-    batch = [*PROBE_TEXTS, LONG_PROBE_TEXT]
+    # Encode a text as a test
+    embed = partial(loaded.encode, batch_size=BATCH_TEXTS, show_progress_bar=False)
     with convert_model_errors(model, "cannot encode a sentence"):
         example = check_embeddings(embed(PROBE_TEXTS), PROBE_TEXTS, model)
-        padded = check_embeddings(embed(batch), batch, model)
-    _warn_of_unusual_embeddings(loaded.similarity_fn_name, model, example[0], padded)
     return Encoder(
         name=name,
         revision=revision,
@@ -465,27 +438,6 @@ def load_encoder(model: str, dtype: str | None = None, batch_size: int = BATCH_T
         versions={library: version(library) for library in DECIDING_LIBRARIES},
         model=loaded,
     )
-
-
-def _warn_of_unusual_embeddings(
-    similarity: str | None, model: str, alone: NDArray[Any], batch: NDArray[Any]
-) -> None:
-    """Warn of an encoder that declares another similarity than cosine, or depends on padding.
-
-    Args:
-        similarity: the name of the similarity that the encoder declares.
-        model: the encoder, as the warning names it.
-        alone: (d,), the embedding of a text that is encoded alone.
-        batch: (2, d), the embeddings of the same text and of a longer one, encoded together.
-    """
-    if similarity not in (None, "cosine"):
-        logger.warning(f"{model}: declares the similarity {similarity}; it is scored by cosine")
-    change = float(np.linalg.norm(batch[0] - alone))
-    if change > MAX_PADDING_CHANGE * float(np.linalg.norm(batch[1] - alone)):
-        logger.warning(
-            f"{model}: the embedding of a text depends on the texts beside it; is padding on the "
-            "left combined with CLS pooling or fixed positions?"
-        )
 
 
 def _name_folder(path: Path) -> str:
@@ -543,23 +495,8 @@ def wrap_with_prompt(
             chooses by default.
         settings: the settings of the new encoder, with the prompt.
     """
-
-    def embed(texts: list[str]) -> Any:
-        with _convert_template_errors(encoder.name):
-            return encode(texts, prompt=prompt, batch_size=BATCH_TEXTS, show_progress_bar=False)
-
+    embed = partial(encode, prompt=prompt, batch_size=BATCH_TEXTS, show_progress_bar=False)
     return replace(encoder, embed=embed, settings=settings)
-
-
-@contextmanager
-def _convert_template_errors(name: str) -> Iterator[None]:
-    """Convert an error of the chat template of the model ``name`` into an InputError."""
-    from jinja2 import TemplateError
-
-    try:
-        yield
-    except TemplateError as error:
-        raise InputError(name, f"its chat template fails: {get_first_line(error)}") from error
 
 
 def wrap(function: Embed, name: str, revision: str | None = None) -> Encoder:
@@ -733,6 +670,5 @@ def download_model(model: str) -> tuple[Path, str]:
         # snapshot_download would use an old copy when the Hub does not answer; this call fails
         if not constants.HF_HUB_OFFLINE:
             HfApi().model_info(repo_id, revision=revision)
-        patterns = list(SKIPPED_FILES)
-        folder = Path(snapshot_download(repo_id, revision=revision, ignore_patterns=patterns))
-    return folder, folder.name  # the cache names a snapshot by its commit
+        folder = snapshot_download(repo_id, revision=revision, ignore_patterns=SKIPPED_FILES)
+    return Path(folder), Path(folder).name  # the cache names a snapshot by its commit

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
@@ -19,7 +19,7 @@ from sts_dino.eval.runs.records import (
     get_records_folder,
     make_file_name,
 )
-from sts_dino.eval.statistics.bootstrap import EvaluationSettings
+from sts_dino.eval.scoring.bootstrap import EvaluationSettings
 from sts_dino.eval.tasks.registry import GROUPS, find_tasks
 from sts_dino.eval.tasks.sources import Entry, Source, TaskReader
 from sts_dino.eval.tasks.task import Task
@@ -208,11 +208,8 @@ def prepare_job(request: Request, source: Source) -> EvaluationJob:
     return replace(job, threads=recipe.threads, start=recipe.base.start)
 
 
-class ChosenEntries(NamedTuple):
-    """The task splits to score, and the tasks of groups that have no source of data."""
-
-    entries: tuple[Entry, ...]
-    absent: tuple[Task, ...]
+# Task splits to score, and the tasks of groups that have no source of data
+ChosenEntries = tuple[tuple[Entry, ...], tuple[Task, ...]]
 
 
 def _choose_entries(request: Request, recipe: ModelRecipe | None, source: Source) -> ChosenEntries:
@@ -224,18 +221,19 @@ def _choose_entries(request: Request, recipe: ModelRecipe | None, source: Source
     # Choose the tasks
     own_entries = list_own_entries(source)
     names = split_names(request.tasks)
-    chosen = ChosenEntries((), ())
+    chosen: tuple[Entry, ...] = ()
+    all_absent: tuple[Task, ...] = ()
     if recipe is None or names:
-        chosen = find_entries(names, source)
+        chosen, all_absent = find_entries(names, source)
     elif recipe.evaluation or not own_entries:
-        chosen = ChosenEntries(_list_recipe_entries(recipe, str(request.recipe)), ())
+        chosen = _list_recipe_entries(recipe, str(request.recipe))
 
     # Leave out the tasks of --skip; some task must remain
     skipped = set(find_tasks(split_names(request.skip)))
-    entries = tuple(entry for entry in (*chosen.entries, *own_entries) if entry.task not in skipped)
-    absent = tuple(task for task in chosen.absent if task not in skipped)
+    entries = tuple(entry for entry in (*chosen, *own_entries) if entry.task not in skipped)
+    absent = tuple(task for task in all_absent if task not in skipped)
     if entries:
-        return ChosenEntries(entries, absent)
+        return entries, absent
     problem = "names no task"
     hint = "e.g. --tasks stsb/cosine"
     if absent:
@@ -343,7 +341,7 @@ def find_entries(names: Sequence[str], source: Source) -> ChosenEntries:
                 absent.append(task)
             else:
                 entries += [Entry(task, split) for split in task.splits]
-    return ChosenEntries(tuple(dict.fromkeys(entries)), tuple(dict.fromkeys(absent)))
+    return tuple(dict.fromkeys(entries)), tuple(dict.fromkeys(absent))
 
 
 def _has_data(task: Task, source: Source) -> bool:
@@ -379,10 +377,9 @@ def _make_settings(request: Request, recipe: ModelRecipe | None) -> EvaluationSe
     have their own options. Raises InputError for a key of ``--set`` that needs a recipe, and for a
     value out of range.
     """
-    values: dict[str, Any] = {}
+    values: dict[str, Any]
     if recipe is not None:
-        values["bootstrap_samples"] = recipe.bootstrap_samples
-        values["seed"] = recipe.seed
+        values = {"bootstrap_samples": recipe.bootstrap_samples, "seed": recipe.seed}
     else:
         values = apply_overrides({}, request.settings)
         for key in values:
@@ -439,16 +436,12 @@ def _make_model_name(model: str) -> str:
 
     A Hub model gives ORG--NAME@REVISION, a function its name without the prefix. A folder gives
     PARENT--NAME and a hash of the path, because many folders have one name. A name of more than
-    ``MAX_FOLDER_CHARACTERS`` is cut and gets the hash, too.
+    ``MAX_FOLDER_CHARACTERS`` is cut.
     """
-    path = Path(model)
-    location = model
-    name = model.removeprefix(FUNCTION_PREFIX)
-    if path.is_dir():
-        location = str(path.resolve())
-        name = "/".join(path.resolve().parts[-2:])
-    file_name = make_file_name(name, safe="/@")
-    if path.is_dir() or len(file_name) > MAX_FOLDER_CHARACTERS:
-        digest = hashlib.sha256(location.encode()).hexdigest()[:8]
-        return f"{file_name[:MAX_FOLDER_CHARACTERS]}-{digest}"
-    return file_name
+    if not Path(model).is_dir():
+        name = model.removeprefix(FUNCTION_PREFIX)
+        return make_file_name(name, MAX_FOLDER_CHARACTERS, safe="/@")
+    folder = Path(model).resolve()
+    name = make_file_name("/".join(folder.parts[-2:]), MAX_FOLDER_CHARACTERS, safe="/@")
+    digest = hashlib.sha256(str(folder).encode()).hexdigest()[:8]
+    return f"{name}-{digest}"

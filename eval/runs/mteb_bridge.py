@@ -36,11 +36,10 @@ from torch.utils.data import DataLoader
 from sts_dino.eval.encoders.embeddings import Embeddings
 from sts_dino.eval.encoders.load import Encoder, wrap_with_prompt
 from sts_dino.eval.runs.records import DataVersion, Record
-from sts_dino.eval.scoring.outcomes import Outcomes
-from sts_dino.eval.statistics.bootstrap import EvaluationSettings, NewScore, compute_task_interval
+from sts_dino.eval.scoring.bootstrap import EvaluationSettings, NewScore, add_interval
 from sts_dino.eval.tasks.rows import Rows
 from sts_dino.eval.tasks.sources import Source
-from sts_dino.eval.tasks.task import Metric, Task, Unit
+from sts_dino.eval.tasks.task import Metric, Outcomes, Task, Unit
 from sts_dino.hub.client.connection import convert_hub_errors
 from sts_dino.hub.contract.results import Part, TaskScore
 from sts_dino.hub.durable import make_folder
@@ -400,10 +399,9 @@ def measure_task(
             outcomes = None
             if our_task.metric is not None:
                 outcomes = _read_sts_outcomes(task, split, Path(folder))
-                ends = compute_task_interval(
+                score = add_interval(
                     score, outcomes, our_task.metric, our_task.aggregation, settings
                 )
-                score = score.model_copy(update={"low": ends.low, "high": ends.high})
             yield NewScore(our_task, score, outcomes)
     for part in _list_parts(task):
         part.unload_data()

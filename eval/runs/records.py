@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -21,9 +21,8 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ValidationError
 
 from sts_dino.eval.encoders.load import Encoder
-from sts_dino.eval.scoring.outcomes import Outcomes
-from sts_dino.eval.statistics.bootstrap import EvaluationSettings, compute_task_interval
-from sts_dino.eval.tasks.task import Aggregation, Metric
+from sts_dino.eval.scoring.bootstrap import EvaluationSettings, add_interval
+from sts_dino.eval.tasks.task import Aggregation, Metric, Outcomes
 from sts_dino.hub.contract.results import Results, TaskScore, map_by_task, read_results
 from sts_dino.hub.contract.shards import read_table
 from sts_dino.hub.durable import hash_file, require_regular_file, write_atomically, write_text
@@ -79,10 +78,6 @@ class Records:
     def find(self, task: str, split: str) -> Record | None:
         """Return the record of a task when record and outcomes are complete, else None."""
         return self._read(self._get_task_path(task, split))
-
-    def has(self, task: str, split: str) -> bool:
-        """Return whether there is a record of a task, complete or not."""
-        return self._get_task_path(task, split).is_file()
 
     def read_files(self) -> Iterator[tuple[str, Record | None]]:
         """Yield the name and record of every record file, sorted by name.
@@ -158,11 +153,13 @@ class Records:
 
     def _get_task_path(self, task: str, split: str) -> Path:
         """Return the file of a task's record."""
-        return self.folder / "tasks" / f"{_make_task_stem(task)}--{split}.json"
+        name = make_file_name(task, MAX_TASK_CHARACTERS)
+        return self.folder / "tasks" / f"{name}--{split}.json"
 
     def _get_outcomes_path(self, task: str, split: str) -> Path:
         """Return the file of a task's outcomes."""
-        return self.folder / "outcomes" / f"{_make_task_stem(task)}--{split}.parquet"
+        name = make_file_name(task, MAX_TASK_CHARACTERS)
+        return self.folder / "outcomes" / f"{name}--{split}.parquet"
 
 
 @dataclass(frozen=True)
@@ -226,26 +223,19 @@ def get_records_folder(model: Path) -> Path:
     return parent / f"{directory.name}.evaluation"
 
 
-def make_file_name(name: str, safe: str = "/") -> str:
+def make_file_name(name: str, limit: int, safe: str = "/") -> str:
     """Return the name of a task or model as a file name.
 
     A slash becomes "--", so names with "--" in place of a slash share a file name. Characters are
-    escaped as in a URL, unless they are letters, digits, ``_.-~`` or in ``safe``.
+    escaped as in a URL, unless they are letters, digits, ``_.-~`` or in ``safe``. A name of more
+    than ``limit`` characters is cut and gets a hash: a task of a user's file has the file's name,
+    and an escaped Chinese character has nine characters.
     """
-    return quote(name, safe=safe).strip("/").replace("/", "--")
-
-
-def _make_task_stem(task: str) -> str:
-    """Return the name of a task in the names of its files.
-
-    A name of more than ``MAX_TASK_CHARACTERS`` is cut and gets a hash: a task of a user's file has
-    the file's name, and an escaped Chinese character has nine characters.
-    """
-    name = make_file_name(task)
-    if len(name) <= MAX_TASK_CHARACTERS:
-        return name
-    digest = hashlib.sha256(task.encode()).hexdigest()[:8]
-    return f"{name[:MAX_TASK_CHARACTERS]}-{digest}"
+    file_name = quote(name, safe=safe).strip("/").replace("/", "--")
+    if len(file_name) <= limit:
+        return file_name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{file_name[:limit]}-{digest}"
 
 
 def _write_outcomes(path: Path, outcomes: Outcomes) -> None:
@@ -259,7 +249,6 @@ def _write_outcomes(path: Path, outcomes: Outcomes) -> None:
 # Libraries whose other major version makes a record invalid
 DECIDING_LIBRARIES = ("torch", "transformers", "sentence-transformers", "mteb")
 INTERVAL_SETTINGS = ("bootstrap_samples", "seed", "interval")  # decide an interval
-REVISION_CHARACTERS = 12  # of a revision or hash in a message
 
 
 def find_change(
@@ -280,63 +269,37 @@ def find_change(
         protocol: the protocol of the task now; None: not compared.
         data: the data of the task now; None: not compared.
     """
-    # Compare the weights
     if not encoder.pinned:
         return "the encoder declares no revision, so it may have changed"
-    if record.revision != encoder.revision:
-        was = record.revision[:REVISION_CHARACTERS]
-        now = encoder.revision[:REVISION_CHARACTERS]
-        return f"it is of other weights (revision {was}, now {now})"
 
-    # Compare the encoder's settings, the task and the libraries
-    return (
-        _find_changed_encoding(record, encoder)
-        or _find_changed_task(record, settings, protocol, data)
-        or _find_changed_library(record, versions)
-    )
-
-
-def _find_changed_encoding(record: Record, encoder: Encoder) -> str | None:
-    """Return how the encoder's prompt, precision and lengths differ; None when they do not."""
-    changes = []
-    for name in sorted({*record.encoder, *encoder.settings}):
-        was = record.encoder.get(name)
-        now = encoder.settings.get(name)
-        if was != now:
-            changes.append(f"{name} was {was!r}, is {now!r}")
-    return "; ".join(changes) or None
-
-
-def _find_changed_task(
-    record: Record, settings: EvaluationSettings, protocol: str | None, data: DataVersion | None
-) -> str | None:
-    """Return how the scored rows, seeds, protocol or data differ; None when none does."""
+    # List the facts that must agree: clause, value of the record, value now
     score = record.score
-    if record.settings.part != settings.part:
-        return f"it is of {record.settings.rows}, not of {settings.rows}"
-    if score.seeds and score.seeds != settings.probe_seeds:
-        was = ", ".join(map(str, score.seeds))
-        now = ", ".join(map(str, settings.probe_seeds))
-        return f"its probe seeds were {was}, now {now}"
-    if protocol is not None and score.protocol != protocol:
-        return f"its protocol was {score.protocol!r}, now {protocol!r}"
-    if data is not None and (score.data_sha256, score.data_revision) != data:
+    facts: list[tuple[str, Any, Any]] = [
+        ("it is of other weights (revision {:.12}, now {:.12})", record.revision, encoder.revision),
+        ("it is of {}, not of {}", record.settings.rows, settings.rows),
+    ]
+    for name in sorted({*record.encoder, *encoder.settings}):
+        values = (record.encoder.get(name), encoder.settings.get(name))
+        facts.append((f"{name} was {{!r}}, is {{!r}}", *values))
+    if score.seeds:
+        facts.append(("its probe seeds were {}, now {}", score.seeds, settings.probe_seeds))
+    if protocol is not None:
+        facts.append(("its protocol was {!r}, now {!r}", score.protocol, protocol))
+    if data is not None:
         was = score.data_sha256 or score.data_revision or ""
         now = data.sha256 or data.revision or ""
-        change = f"{was[:REVISION_CHARACTERS]}, now {now[:REVISION_CHARACTERS]}"
-        return f"it was scored on other data ({change})"
-    return None
+        facts.append(("it was scored on other data ({:.12}, now {:.12})", was, now))
 
-
-def _find_changed_library(record: Record, versions: Mapping[str, str]) -> str | None:
-    """Return which ``DECIDING_LIBRARIES`` have another major version; None without one."""
-    changes = []
+    # Return the first that differs; of the libraries only another major version counts
+    for words, was, now in facts:
+        if was != now:
+            return words.format(was, now)
     for library in DECIDING_LIBRARIES:
-        was = record.versions.get(library)
-        now = versions.get(library)
-        if was and now and was.partition(".")[0] != now.partition(".")[0]:
-            changes.append(f"{library} {was}, now {now}")
-    return f"it was made with {'; '.join(changes)}" if changes else None
+        was = record.versions.get(library, "")
+        now = versions.get(library, "")
+        if was.partition(".")[0] != now.partition(".")[0]:
+            return f"it was made with {library} {was}, now {now}"
+    return None
 
 
 def update_interval(record: Record, records: Records, settings: EvaluationSettings) -> Record:
@@ -349,10 +312,7 @@ def update_interval(record: Record, records: Records, settings: EvaluationSettin
     outcomes = records.read_outcomes(*record.key)
     if outcomes is None or record.metric is None:
         return record
-    ends = compute_task_interval(
-        record.score, outcomes, record.metric, record.aggregation, settings
-    )
-    score = record.score.model_copy(update={"low": ends.low, "high": ends.high})
+    score = add_interval(record.score, outcomes, record.metric, record.aggregation, settings)
     updated = record.model_copy(update={"score": score, "settings": settings})
     records.rewrite(updated)
     return updated

@@ -31,17 +31,16 @@ from sts_dino.eval.runs.records import (
     find_change,
     update_interval,
 )
-from sts_dino.eval.scoring.outcomes import Measured
-from sts_dino.eval.statistics.bootstrap import EvaluationSettings, NewScore, make_task_score
-from sts_dino.eval.statistics.paired import Difference, Measurement, list_gains, resample_together
+from sts_dino.eval.scoring.bootstrap import EvaluationSettings, NewScore, make_task_score
+from sts_dino.eval.scoring.paired import Measurement, Verdict, adjust_verdicts, resample_together
 from sts_dino.eval.tasks.own import CORPUS, OWN_GROUP, SPLIT
 from sts_dino.eval.tasks.registry import MTEB, TASKS, compute_averages
 from sts_dino.eval.tasks.sources import Entry, Source, TaskData, TaskReader
-from sts_dino.eval.tasks.task import Family, Task
+from sts_dino.eval.tasks.task import Family, Measured, Task
 from sts_dino.hub.contract.results import Gain, Results, TaskScore, write_results
 from sts_dino.hub.contract.run_dir import lock_run
 from sts_dino.hub.errors import InputError, RunError
-from sts_dino.hub.scores import format_interval, format_number
+from sts_dino.hub.scores import format_score
 from sts_dino.hub.untrusted import warn_of_cut_texts
 
 logger = logging.getLogger(__name__)
@@ -51,11 +50,10 @@ MEASURE_OF_FAMILY: dict[Family, tuple[str, str]] = {
     "sts": ("sts_dino.eval.scoring.cosines", "measure_sts"),
     "transfer": ("sts_dino.eval.scoring.transfer", "measure_transfer"),
     "probing": ("sts_dino.eval.scoring.transfer", "measure_transfer"),
-    "relatedness": ("sts_dino.eval.scoring.transfer", "measure_regression"),
+    "relatedness": ("sts_dino.eval.scoring.transfer", "measure_transfer"),
     "search": ("sts_dino.eval.scoring.cosines", "measure_search"),
 }
 """Family of tasks → module and function that score it, imported when a task needs them."""
-UNREADABLE_RECORD = "damaged or of another format"
 
 
 @dataclass(frozen=True)
@@ -212,17 +210,12 @@ def score_tasks(
             unscored.append(entry)
         else:
             kept[entry] = record
-    for record in kept.values():
-        _log_score(record.score, "kept")
-    if len(kept) == len(entries):  # nothing to encode
-        scored.records.extend(kept.values())
-        return scored
+            _log_score(record.score, "kept")
 
     # Encode the texts of all other tasks together, then score the tasks
     _log_unused_prompts(encoder, entries)
     own_entries = [entry for entry in unscored if entry.task.group == OWN_GROUP]
-    if own_entries:
-        _warn_of_cut_texts(encoder, own_entries, data)
+    _warn_of_cut_texts(encoder, own_entries, data)
     with Embeddings(encoder, cache) as embeddings:
         for entry in unscored:
             # Texts of a search need the prompt of their side: measuring the task encodes them
@@ -339,20 +332,18 @@ def _find_valid_record(
 ) -> Record | None:
     """Return the record of a task if it still holds for ``data``, with a current interval.
 
-    An interval that changed is written to the record. Returns None without a record; logs the
-    reason for a record that no longer holds.
+    An interval that changed is written to the record. Returns None without a complete record; logs
+    the reason for a record that no longer holds.
     """
     record = scored.store.find(task.name, split)
-    if record is not None:
-        libraries = list_versions(task.is_of_mteb)
-        protocol = scored.settings.describe_protocol(task)
-        change = find_change(record, scored.encoder, scored.settings, libraries, protocol, data)
-        if change is None:
-            return update_interval(record, scored.store, scored.settings)
-        logger.info(f"{task.name} {split}: measured again, because {change}")
-    elif scored.store.has(task.name, split):
-        problem = f"its record is {UNREADABLE_RECORD}"
-        logger.info(f"{task.name} {split}: measured again, because {problem}")
+    if record is None:
+        return None
+    libraries = list_versions(task.is_of_mteb)
+    protocol = scored.settings.describe_protocol(task)
+    change = find_change(record, scored.encoder, scored.settings, libraries, protocol, data)
+    if change is None:
+        return update_interval(record, scored.store, scored.settings)
+    logger.info(f"{task.name} {split}: measured again, because {change}")
     return None
 
 
@@ -391,11 +382,8 @@ def list_versions(of_mteb: bool = False) -> dict[str, str]:
 
 def _log_score(score: TaskScore, note: str) -> None:
     """Log a score x 100 with its interval and rows, and a note in parentheses."""
-    number = format_number(score.main_score)
-    ends = score.interval()
-    if ends:
-        number += f" {format_interval(*ends)}"
-    logger.info(f"{score.task} {score.split}: {number}, {score.n} {score.unit} ({note})")
+    rows = f"{score.n} {score.unit}"
+    logger.info(f"{score.task} {score.split}: {format_score(score)}, {rows} ({note})")
 
 
 def add_earlier_records(scored: ScoredEncoder) -> ScoredEncoder:
@@ -409,7 +397,7 @@ def add_earlier_records(scored: ScoredEncoder) -> ScoredEncoder:
     earlier: list[Record] = []
     for file_name, record in scored.store.read_files():
         if record is None:
-            _log_left_out(scored, file_name, f"it is {UNREADABLE_RECORD}")
+            _log_left_out(scored, file_name, "it is damaged or of another format")
         elif record.key not in keys:
             task = TASKS.get(record.score.task)  # the data of the task are not read again
             protocol = scored.settings.describe_protocol(task) if task else None
@@ -462,13 +450,10 @@ def require_rising_scores(
         for encoder in encoders:
             encoder.store.remove(entry.task.name, entry.split)
         score = falling[0].score
-        ends = score.interval()
-        assert ends is not None, "a falling score has an interval"
-        interval = format_interval(*ends)
         raise InputError(
             score.task.removesuffix("/cosine"),
             "its scores fall where texts are more alike: Spearman x 100 of "
-            f"{format_number(score.main_score)} {interval} by {starts[0].encoder.name}",
+            f"{format_score(score)} by {starts[0].encoder.name}",
             allowed="scores where higher means more alike",
             hint="reverse the column of scores (e.g. 5 - score), then run the command again",
         )
@@ -525,13 +510,14 @@ def _compare_with(
     if baseline is None:
         return (), ()
     scores: list[TaskScore] = []
-    differences: list[tuple[TaskScore, Difference]] = []
+    verdicts: list[Verdict] = []
     # Of two records of one measurement the first counts, so the dictionary gets it last
     baseline_records = {
         Measurement.from_score(record.score): record for record in reversed(baseline.records)
     }
     for record in model.records:
-        baseline_record = baseline_records.get(Measurement.from_score(record.score))
+        measurement = Measurement.from_score(record.score)
+        baseline_record = baseline_records.get(measurement)
         if baseline_record is None:
             continue
         scores.append(_add_versions(baseline_record, versions))
@@ -544,8 +530,8 @@ def _compare_with(
         both = (outcomes, baseline_outcomes)
         systems = resample_together(both, record.metric, record.aggregation, model.settings)
         difference = systems.compare(0, 1, (record.score, baseline_record.score))
-        differences.append((record.score, difference))
-    return tuple(scores), list_gains(differences)
+        verdicts.append(Verdict(model.encoder.name, baseline.encoder.name, measurement, difference))
+    return tuple(scores), tuple(verdict.gain for verdict in adjust_verdicts(verdicts))
 
 
 def _add_versions(record: Record, versions: Mapping[str, str]) -> TaskScore:

@@ -1,1 +1,1 @@
-"""Scores of embeddings: STS, search, transfer, relatedness."""
+"""Scores of embeddings (STS, search, transfer, relatedness), their intervals and differences."""

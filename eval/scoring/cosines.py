@@ -8,13 +8,12 @@ Conneau & Kiela 2018). Rankings are scored by trec_eval's code.
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sts_dino.eval.scoring.outcomes import Embed, Measured, Outcomes
+from sts_dino.eval.encoders.embeddings import compute_cosines
 from sts_dino.eval.tasks.own import CORPUS, QRELS, SPLIT
-from sts_dino.eval.tasks.rows import SMALLEST_NORM, Rows, Vector
+from sts_dino.eval.tasks.rows import Rows, Vector
 from sts_dino.eval.tasks.sources import BLANK_TEXT_REPLACEMENT, TaskData
-from sts_dino.eval.tasks.task import Side, Task
+from sts_dino.eval.tasks.task import Embed, Measured, Outcomes, Side, Task
 from sts_dino.hub.errors import RunError
 
 Correlation = Callable[[Vector, Vector], float]
@@ -30,8 +29,8 @@ def measure_sts(data: TaskData, embed: Embed, _: Sequence[int] = ()) -> Measured
     constant human scores has no correlation and is left out of ``parts``. The third argument, the
     seeds of probes, is unused: every measuring function has this signature.
 
-    Raises RunError when all cosines or all human scores are equal, when an embedding is not finite,
-    and when the aggregation needs the correlation of a constant subset.
+    Raises RunError when all cosines or all human scores are equal, and when the aggregation needs
+    the correlation of a constant subset.
     """
     # Compute the cosines of all pairs
     task = data.task
@@ -77,8 +76,6 @@ def compute_cosine_scores(
         embed: function from texts, and a side, to embeddings.
         sides: the side of the first and of the second texts, where the texts are queries and
             documents; None: ``embed`` is called without a side.
-
-    Raises RunError when an embedding is not finite.
     """
     first_options: dict[str, Side] = {}
     second_options: dict[str, Side] = {}
@@ -88,25 +85,10 @@ def compute_cosine_scores(
     cosines = np.empty(len(pairs))
     for start in range(0, len(pairs), CHUNK_PAIRS):
         chunk = slice(start, start + CHUNK_PAIRS)
-        first = _normalize_rows(embed(pairs.first[chunk], **first_options))
-        second = _normalize_rows(embed(pairs.second[chunk], **second_options))
-        cosines[chunk] = np.einsum("ij,ij->i", first, second)
+        first = embed(pairs.first[chunk], **first_options)
+        second = embed(pairs.second[chunk], **second_options)
+        cosines[chunk] = compute_cosines(first, second)
     return cosines.round(COSINE_DECIMALS)
-
-
-def _normalize_rows(embeddings: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Scale each row of (n, d) to length 1, in float64; a zero row stays zero.
-
-    Raises RunError for NaN or infinity.
-    """
-    rows = np.asarray(embeddings, dtype=np.float64)
-    if not np.isfinite(rows).all():
-        raise RunError(
-            "evaluation",
-            "the model gives embeddings that are not finite",
-            hint="its training diverged",
-        )
-    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), SMALLEST_NORM)
 
 
 def _aggregate_correlation(task: Task, outcomes: Outcomes, correlation: Correlation) -> float:

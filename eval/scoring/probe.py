@@ -332,21 +332,14 @@ def check_sets(*sets: LabelledRows) -> list[ProbeRows]:
     """Check sets of rows, and return them as tensors.
 
     ``sets``: train; train and test; or train, dev and test. Raises InputError, with the name of the
-    set, for a set without rows or with another number of classes than of feature rows, for features
-    that are not finite or have another dimension than the train features, for a class that the
-    train rows lack, and for classes that are not 0 to k-1 with k ≥ 2.
+    set, for features that are not finite, for a class that the train rows lack, and for classes
+    that are not 0 to k-1 with k ≥ 2.
     """
-    X_train, y_train = sets[0]
-    classes = np.unique(y_train)
+    classes = np.unique(sets[0][1])
 
     # Check the features and classes of every set against the first set
     for name, (X, y) in zip(SET_NAMES[len(sets)], sets, strict=True):
         place = f"probe, {name} rows"
-        has_feature_rows = X.ndim == 2 and len(X) == len(y) > 0
-        if not has_feature_rows or X.shape[1] != X_train.shape[1]:
-            raise InputError(
-                place, f"features {X.shape} do not fit {y.shape} classes and the train features"
-            )
         # The sum of a row is finite only if every feature is, and needs no mask as large as X
         is_broken = ~np.isfinite(X.sum(axis=1, dtype=np.float64))
         if is_broken.any():
@@ -382,10 +375,10 @@ def require_enough_rows(y: Classes, folds: int, nested: bool = False) -> None:
     rarest = int(np.bincount(y).min())
     needed = folds
     train_rows = len(y)
-    if nested and folds > 1:
+    if nested:
         needed = math.ceil(folds * folds / (folds - 1))
         train_rows = len(y) * (folds - 1) // folds
-    if folds < 2 or rarest < needed:
+    if rarest < needed:
         raise InputError(
             "probe", f"a class has {rarest} rows, {folds} folds", allowed=f"{needed} rows and more"
         )

@@ -13,12 +13,11 @@ from torch import Tensor
 
 from sts_dino.eval.scoring import probe
 from sts_dino.eval.scoring.cosines import compute_pearson, compute_spearman
-from sts_dino.eval.scoring.outcomes import Embed, Measured, Outcomes
 from sts_dino.eval.scoring.probe import SNLI_GRID, SNLI_SCHEDULE, Fit, ProbeSettings
 from sts_dino.eval.scoring.probe_senteval import Classes, Features, State, train
 from sts_dino.eval.tasks.rows import Indices, Rows, Vector
 from sts_dino.eval.tasks.sources import BLANK_TEXT_REPLACEMENT, TaskData
-from sts_dino.eval.tasks.task import Task
+from sts_dino.eval.tasks.task import Embed, Measured, Outcomes, Task
 from sts_dino.hub.errors import InputError, RunError
 
 
@@ -46,40 +45,21 @@ class SeedRun:
 
 
 def measure_transfer(data: TaskData, embed: Embed, seeds: Sequence[int]) -> Measured:
-    """Measure the accuracy x 100 of the task's probe, as a mean over ``seeds``.
+    """Measure the score x 100 of the task's probe or regression head, as a mean over ``seeds``.
 
-    The outcomes of the rows are those of the first seed. ``other`` has the accuracy on the dev rows
-    or folds, F1 for MRPC, and the standard deviation over several seeds. In the mode ``lbfgs`` a
-    seed changes only the folds of TREC and MRPC. Raises InputError, with the task's name, when the
-    rows do not allow the protocol; RunError when a fit of the mode ``lbfgs`` does not converge.
-    """
-    return _measure_over_seeds(data, embed, seeds, _run_probe)
-
-
-def measure_regression(data: TaskData, embed: Embed, seeds: Sequence[int]) -> Measured:
-    """Measure Spearman x 100 of a regression head with human scores, as a mean over ``seeds``.
-
-    The outcomes of the rows are those of the first seed. ``other`` has Pearson x 100, the
-    mean squared error, Pearson x 100 on the dev rows, and the standard deviation over several
-    seeds. Raises InputError for features that are not finite, RunError for an undefined
-    correlation.
-    """
-    return _measure_over_seeds(data, embed, seeds, _run_head)
-
-
-def _measure_over_seeds(
-    data: TaskData,
-    embed: Embed,
-    seeds: Sequence[int],
-    run: Callable[[Task, Sets, SortedRows, int], SeedRun],
-) -> Measured:
-    """Return the mean score over seeds, with the outcomes of the first seed.
+    The outcomes of the rows are those of the first seed. ``other`` has the standard deviation over
+    several seeds. A probe is scored by accuracy; ``other`` has the accuracy on the dev rows or
+    folds, and F1 for MRPC. In the mode ``lbfgs`` a seed changes only the folds of TREC and MRPC. A
+    head is scored by Spearman's correlation with human scores; ``other`` has Pearson x 100, the
+    mean squared error, and Pearson x 100 on the dev rows.
 
     Args:
         data: the task and its rows.
         embed: function from texts to embeddings.
         seeds: the seeds, one or more.
-        run: function of the task, all splits, the scored split and a seed, which trains and scores.
+
+    Raises InputError, with the task's name, when the rows do not allow the protocol; RunError when
+    a fit of the mode ``lbfgs`` does not converge, and for an undefined correlation.
     """
     # Read the embeddings of every split
     started = time.perf_counter()
@@ -88,6 +68,7 @@ def _measure_over_seeds(
     embedded = time.perf_counter()
 
     # Train and score with every seed
+    run = _run_head if data.task.family == "relatedness" else _run_probe
     runs = [run(data.task, sets, scored, seed) for seed in seeds]
     scores = [seed_run.score for seed_run in runs]
     other = {
@@ -177,25 +158,11 @@ def make_pair_features(rows: Rows, order: Indices, embed: Embed, as_snli: bool =
     Features are |u - v|, u * v: (n, 2d); for SNLI u, v, u * v, |u - v|: (n, 4d).
     """
     u, v = (_embed_in_order(column, order, embed) for column in rows.columns)
-    n, d = u.shape
-
-    # Lay out the columns; views avoid copies, as SNLI has half a million pairs
+    product = u * v
+    difference = np.abs(u - v)
     if as_snli:
-        features = np.empty((n, 4 * d), dtype=np.float32)
-        features[:, :d] = u
-        features[:, d : 2 * d] = v
-        product = features[:, 2 * d : 3 * d]
-        difference = features[:, 3 * d :]
-    else:
-        features = np.empty((n, 2 * d), dtype=np.float32)
-        difference = features[:, :d]
-        product = features[:, d:]
-
-    # Compute the parts in place
-    np.multiply(u, v, out=product)
-    np.subtract(u, v, out=difference)
-    np.abs(difference, out=difference)
-    return features
+        return np.concatenate([u, v, product, difference], axis=1)
+    return np.concatenate([difference, product], axis=1)
 
 
 def restore_order(sorted_values: Classes | Vector, order: Indices) -> Vector:
@@ -215,15 +182,11 @@ LAST_PASS = 1000
 MAX_MISSES = 3  # checks without a better dev correlation that training survives
 
 
-def _run_head(task: Task, sets: Sets, scored: SortedRows, seed: int) -> SeedRun:
+def _run_head(_: Task, sets: Sets, scored: SortedRows, seed: int) -> SeedRun:
     """Train the regression head with one seed, and score the test rows.
 
-    Raises InputError for features that are not finite, RunError for an undefined correlation.
+    ``_run_probe`` needs the task. Raises RunError for an undefined correlation.
     """
-    for split, rows in sets.items():
-        if not np.isfinite(rows.X).all():
-            place = f"{task.name}, {split} rows"
-            raise InputError(place, "features hold NaN or infinity", hint="is the encoder sound?")
     predicted, dev_pearson = fit_head(sets["train"], sets["validation"], scored.X, seed)
     other = {
         "pearson": 100 * compute_pearson(predicted, scored.y),

@@ -120,8 +120,8 @@ def read_own(files: OwnFiles, reading: FileOptions | None = None) -> OwnData:
     """Read a user's own files; the log reports the rows that were read and skipped.
 
     ``reading``: the columns of the pairs, and the files' encoding. Raises InputError for options
-    that do not belong together, for files without the columns, ids or scores that they need, and
-    for fewer than ``LEAST_COUNT`` pairs or queries.
+    that do not belong together, for missing files, for files without the columns, ids or scores
+    that they need, and for fewer than ``LEAST_COUNT`` pairs or queries.
     """
     reading = reading or FileOptions()
 
@@ -375,7 +375,7 @@ def _merge_repeated_pairs(
     """Return each distinct pair once, with the mean of its scores.
 
     The bootstrap needs independent rows: with every row repeated 20 times, an interval would be
-    too narrow by the square root of 20. Two pairs are the same when ``_normalize_text`` makes their
+    too narrow by the square root of 20. Two pairs are the same when ``normalize_text`` makes their
     texts equal.
 
     Args:
@@ -389,7 +389,7 @@ def _merge_repeated_pairs(
     scores: dict[tuple[str, str], list[float]] = {}
     spellings: dict[tuple[str, str], tuple[str, str]] = {}
     for first, second, score in pairs:
-        key = (_normalize_text(first), _normalize_text(second))
+        key = (normalize_text(first), normalize_text(second))
         if not in_order and key[0] > key[1]:
             key = (key[1], key[0])
         spellings.setdefault(key, (first, second))
@@ -400,7 +400,7 @@ def _merge_repeated_pairs(
     return distinct, contradicted
 
 
-def _normalize_text(text: str) -> str:
+def normalize_text(text: str) -> str:
     """Return a text in a form that spellings of one text share.
 
     Letters are composed (NFC) and case-folded, white space is a single space, and format characters

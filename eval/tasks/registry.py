@@ -1,23 +1,424 @@
-"""Evaluation tasks and datasets by name, ``<dataset>/<protocol>``; groups stand for their tasks."""
+"""The built-in evaluation tasks, each declared once: files, reader, protocol; groups and averages.
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+A task's name is ``<dataset>/<protocol>``; the name of a group stands for its tasks.
+
+Semantic textual similarity: STS12-16, STS Benchmark and SICK. ``sts12`` … ``sts16`` and
+``…-tokenised`` have SentEval's text form (Moses tokens; STS in lower case). ``…-original``,
+``stsb`` and ``sick-r`` have the organisers' text form.
+
+SentEval's classification and probing: a new task is one ``Classification`` in ``TRANSFER`` or
+``PROBING``. Its tasks (``NAME/senteval``, ``NAME/lbfgs``, and both as ``-validation``), its place
+in the groups, on cards and among the data of a decontamination follow from it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
+from typing import Any, Literal
 
-from sts_dino.eval.tasks.papers import (
-    MODES,
-    ORIGINALS,
-    PROBING,
-    REGRESSIONS,
-    SENTEVAL_DATA,
-    STS_TASKS,
-    TRANSFER,
-    VALIDATION,
-    YEARS,
+from sts_dino.eval.tasks import rows
+from sts_dino.eval.tasks.task import (
+    CROSS_VALIDATED,
+    HELD_OUT,
+    KFOLD,
+    LAYOUTS,
+    Aggregation,
+    DataSet,
+    Design,
+    Layout,
+    Mode,
+    Part,
+    Reader,
+    Task,
+    make_parts,
 )
-from sts_dino.eval.tasks.task import DataSet, Task
 from sts_dino.hub.contract.results import Average, TaskScore
 from sts_dino.hub.errors import InputError, suggest_choice
+
+YEARS = {
+    "sts12": "SemEval 2012 task 6, 5 subsets",
+    "sts13": "*SEM 2013 shared task without SMT, 3 subsets",
+    "sts14": "SemEval 2014 task 10, 6 subsets",
+    "sts15": "SemEval 2015 task 2, 5 subsets",
+    "sts16": "SemEval 2016 task 1, 5 subsets",
+}
+SUBSETS = {  # in the toolkit's order, which is the order of rows
+    "sts12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
+    "sts13": ("FNWN", "headlines", "OnWN"),  # without SMT, which was never freely distributed
+    "sts14": ("deft-forum", "deft-news", "headlines", "images", "OnWN", "tweet-news"),
+    "sts15": ("answers-forums", "answers-students", "belief", "headlines", "images"),
+    "sts16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
+}
+SICK_FILES = {
+    "train": ("SICK_train.txt",),
+    "validation": ("SICK_trial.txt",),
+    "test": ("SICK_test_annotated.txt",),
+}
+STSB_FILES = {
+    "train": ("sts-train.csv",),
+    "validation": ("sts-dev.csv",),
+    "test": ("sts-test.csv",),
+}
+BOTH = ("validation", "test")
+
+
+def _declare_years(layout: Layout, suffix: str = "") -> list[DataSet]:
+    """Declare the datasets of STS12 to STS16 in one layout; their names end in ``suffix``."""
+    datasets = []
+    layout_files = LAYOUTS[layout]
+    for dataset, subsets in SUBSETS.items():
+        prefix = layout_files.prefix_of_2016 if dataset == "sts16" else "STS"
+        files: list[str] = []
+        for subset in subsets:
+            files += [f"{prefix}.input.{subset}.txt", f"{prefix}.gs.{subset}.txt"]
+        reader = partial(rows.read_sts_year, subsets=subsets, form=layout_files.form)
+        year = dataset.removeprefix("sts")
+        folder = layout_files.year.format(year)
+        parts = make_parts(folder, {"test": files}, reader)
+        datasets.append(DataSet(f"{dataset}{suffix}", layout, parts, sentences=dataset))
+    return datasets
+
+
+def _declare_pairs(
+    name: str,
+    layout: Layout,
+    folder: str,
+    files: Mapping[str, Sequence[str]],
+    read: Callable[..., rows.Rows],
+    **options: Any,
+) -> DataSet:
+    """Declare a dataset of pairs.
+
+    Args:
+        name: the dataset's name.
+        layout: the layout, which decides the text form.
+        folder: the folder of the files in the layout.
+        files: split → file names.
+        read: reader of the files, which takes the text form as ``form``.
+        options: other fields of ``DataSet``.
+    """
+    reader = partial(read, form=LAYOUTS[layout].form)
+    return DataSet(name, layout, make_parts(folder, files, reader), **options)
+
+
+# Columns: genre, file, year, id, score, two texts, sources
+_BENCHMARK = partial(rows.read_table, columns=7, texts=(5, 6), target=4)
+# Columns: id, two texts, score, class
+_SICK = partial(rows.read_table, columns=5, texts=(1, 2), target=3, span=(1, 5), header=True)
+SENTEVAL_DATA = (
+    *_declare_years("senteval"),
+    _declare_pairs(
+        "stsb-tokenised",
+        "senteval",
+        "downstream/STS/STSBenchmark",
+        STSB_FILES,
+        _BENCHMARK,
+        sentences="stsb",
+    ),
+    _declare_pairs(
+        "sick-r-tokenised", "senteval", "downstream/SICK", SICK_FILES, _SICK, sentences="sick"
+    ),
+)
+ORIGINALS = (
+    *_declare_years("originals", "-original"),
+    _declare_pairs(
+        "stsb", "originals", "STSBenchmark", STSB_FILES, _BENCHMARK, sentences="stsb", shipped=BOTH
+    ),
+    _declare_pairs("sick-r", "originals", "SICK", SICK_FILES, _SICK, sentences="sick"),
+    # The rows of sick-r
+    _declare_pairs(
+        "sick-r-full", "originals", "SICK", {"test": sum(SICK_FILES.values(), ())}, _SICK
+    ),
+)
+
+AGGREGATIONS: dict[Aggregation, str] = {
+    "all": "one correlation over the pairs of all subsets together",
+    "mean": "one correlation per subset, unweighted mean",
+    "wmean": "one correlation per subset, mean weighted by the number of pairs",
+}
+COSINE = (
+    "Spearman correlation x 100 between the cosine of two sentence embeddings "
+    "and the mean human score"
+)
+ORIGINAL = "sentences as the organisers distribute them"
+TOKENISED = "SentEval's text form (Moses tokens, STS in lower case)"
+NO_MODEL = "over all pairs of the split; no model is fitted on top"
+STSB = "STS benchmark (SemEval 2017 task 1)"
+SICK = "SICK relatedness (SemEval 2014 task 1)"
+
+
+def _declare_year(suffix: str, name: str, aggregation: Aggregation) -> Task:
+    """Declare the task ``NAMESUFFIX/AGGREGATION`` of a year of STS.
+
+    ``suffix``: "" for SentEval's text form, "-original" for the organisers'. ``name``: a key of
+    ``YEARS``.
+    """
+    form = ORIGINAL if suffix else TOKENISED
+    return Task(
+        name=f"{name}{suffix}/{aggregation}",
+        dataset=f"{name}{suffix}",
+        group=f"sts{suffix}",
+        family="sts",
+        protocol=f"{name.upper()} ({YEARS[name]}), {form}: {COSINE}; {AGGREGATIONS[aggregation]}; "
+        "no model is fitted on top",
+        metric="spearman",
+        aggregation=aggregation,
+    )
+
+
+def _declare_cosine(
+    dataset: str, group: str, protocol: str, splits: tuple[str, ...] = ("test",)
+) -> Task:
+    """Declare the task ``DATASET/cosine``: Spearman's correlation of cosines and human scores."""
+    return Task(f"{dataset}/cosine", dataset, group, "sts", protocol, "spearman", splits=splits)
+
+
+def _declare_regression(name: str, title: str) -> Task:
+    """Declare the task ``NAME/regression``: SentEval's trained head on a dataset of human scores.
+
+    ``name``: the dataset's name without "-tokenised"; ``title``: its name in the protocol.
+    """
+    return Task(
+        name=f"{name}/regression",
+        dataset=f"{name}-tokenised",
+        group="transfer",
+        family="relatedness",
+        protocol=f"SentEval {title}, SentEval's text form: Spearman correlation x 100 between the "
+        "mean human score and that of SentEval's trained head (softmax over the whole scores on "
+        "|u-v| and u*v, stopped on validation)",
+        metric="spearman",
+        fitted_on=("train", "validation"),
+        design=HELD_OUT,
+        mode="senteval",
+    )
+
+
+STS_TASKS = (
+    *(
+        _declare_year(suffix, year, aggregation)
+        for suffix, year, aggregation in product(("", "-original"), YEARS, AGGREGATIONS)
+    ),
+    _declare_cosine(
+        "stsb",
+        "sts",
+        f"{STSB}: correlation x 100 between the cosine of two sentence embeddings and the mean "
+        f"human score, {NO_MODEL}",
+        BOTH,
+    ),
+    _declare_cosine("stsb-tokenised", "sts", f"{STSB}, {TOKENISED}: {COSINE}, {NO_MODEL}", BOTH),
+    _declare_cosine("sick-r-tokenised", "sts", f"{SICK}, Moses tokens: {COSINE}, {NO_MODEL}"),
+    _declare_cosine("sick-r", "sts-original", f"{SICK}, {ORIGINAL}: {COSINE}, {NO_MODEL}"),
+    _declare_cosine(
+        "sick-r-full",
+        "sts-original",
+        f"{SICK}, {ORIGINAL}: {COSINE}, over all 9,927 pairs (train, trial and test together, as "
+        "MTEB); no model is fitted on top",
+    ),
+)
+REGRESSIONS = (
+    _declare_regression("stsb", "STS benchmark"),
+    _declare_regression("sick-r", "SICK relatedness"),
+)
+
+MODES: dict[Mode, str] = {
+    "senteval": "SentEval's own optimiser, initialisation and early stopping",
+    "lbfgs": "the convex optimum by L-BFGS",
+}
+VALIDATION = "-validation"  # suffix of the name of a task that is scored without test rows
+SNLI_TRAINING: dict[Mode, str] = {  # no regularisation is chosen for SNLI
+    "senteval": "weight decay 1e-9, the best of up to 16 passes on validation, scored on test",
+    "lbfgs": "weight decay 1e-9, scored on test",
+}
+
+
+@dataclass(frozen=True)
+class Classification:
+    """A labelled dataset of SentEval, and the logistic regression that is scored on it.
+
+    ``words``: the dataset in words, for protocols. ``parts``: split → files. They decide the
+    probe's design: a split ``all`` is cut into folds, and train and test without validation are
+    cross-validated. ``has_shared_sentences``: whether another dataset has the same sentences, so
+    that a decontamination skips this dataset.
+    """
+
+    name: str
+    words: str
+    parts: Mapping[str, Part]
+    family: Literal["transfer", "probing"] = "transfer"
+    has_pairs: bool = False
+    as_snli: bool = False
+    with_f1: bool = False
+    has_shared_sentences: bool = False
+
+    @property
+    def dataset(self) -> DataSet:
+        """The dataset of the rows; a decontamination reads no probing data by default."""
+        is_skipped = self.has_shared_sentences or self.family == "probing"
+        sentences = None if is_skipped else self.name
+        return DataSet(self.name, "senteval", self.parts, sentences)
+
+    @property
+    def design(self) -> Design:
+        """The design of the probe, which follows from the splits."""
+        if "all" in self.parts:
+            return KFOLD
+        if "validation" in self.parts:
+            return HELD_OUT
+        return CROSS_VALIDATED
+
+    def make_validation_task(self, mode: Mode) -> Task:
+        """Make ``NAME/MODE-validation``: the score that chooses the regularisation."""
+        task = self.make_task(mode)
+        design = self.design.validation
+        assert design is not None, "a design with a choice of the regularisation has one"
+        fitted_on = [split for split in design.rows if split != design.scored]
+        # `make_task` ends the protocol with the words of the test's design
+        protocol_without_design = task.protocol.rpartition("; ")[0]
+        return replace(
+            task,
+            name=task.name + VALIDATION,
+            group=task.group + VALIDATION,
+            protocol=f"{protocol_without_design}; {design.words}",
+            splits=(design.scored,),
+            fitted_on=tuple(dict.fromkeys(fitted_on)),
+            design=design,
+            with_f1=False,
+        )
+
+    def make_task(self, mode: Mode) -> Task:
+        """Make ``NAME/MODE``, the task of the probe's accuracy with one optimiser."""
+        chosen_by = self.design.words
+        features = "|u-v| and u*v" if self.has_pairs else "the embedding"
+        if self.as_snli:
+            chosen_by = SNLI_TRAINING[mode]
+            features = "u, v, u*v and |u-v|"
+        return Task(
+            name=f"{self.name}/{mode}",
+            dataset=self.name,
+            group=self.family if mode == "senteval" else f"{self.family}-{mode}",
+            family=self.family,
+            protocol=f"SentEval {self.words}: accuracy x 100 of a logistic regression on "
+            f"{features}, {MODES[mode]}; {chosen_by}",
+            metric="accuracy",
+            unit="pairs" if self.has_pairs else "sentences",
+            splits=(self.design.scored,),
+            fitted_on=tuple(split for split in self.parts if split not in ("all", "test")),
+            design=self.design,
+            mode=mode,
+            as_snli=self.as_snli,
+            with_f1=self.with_f1,
+        )
+
+
+def _declare_transfer(
+    name: str,
+    words: str,
+    folder: str,
+    files: Mapping[str, Sequence[str]],
+    reader: Reader,
+    **options: Any,
+) -> Classification:
+    """Declare a classification whose splits are files of ``downstream/FOLDER`` (split → names).
+
+    ``options``: other fields of ``Classification``.
+    """
+    parts = make_parts(f"downstream/{folder}", files, reader)
+    return Classification(name, words, parts, **options)
+
+
+def _declare_two_classes(name: str, words: str, folder: str, *files: str) -> Classification:
+    """Declare a classification without splits; its two ``files`` have class 1, then class 0."""
+    return _declare_transfer(name, words, folder, {"all": files}, rows.read_two_classes)
+
+
+def _declare_probing(name: str, words: str, file: str) -> Classification:
+    """Declare a probing task, all of whose splits are in ``probing/FILE.txt``."""
+    parts = {
+        split: Part((f"probing/{file}.txt",), partial(rows.read_probing, split=split))
+        for split in rows.PART_CODES
+    }
+    return Classification(name, words, parts, "probing")
+
+
+_SST_FILES = {
+    "train": ("sentiment-train",),
+    "validation": ("sentiment-dev",),
+    "test": ("sentiment-test",),
+}
+_PAIR_TABLE = partial(rows.read_table, columns=5, header=True)
+TRANSFER = (
+    _declare_two_classes("mr", "MR, movie reviews", "MR", "rt-polarity.pos", "rt-polarity.neg"),
+    _declare_two_classes("cr", "CR, customer reviews", "CR", "custrev.pos", "custrev.neg"),
+    _declare_two_classes("subj", "SUBJ, subjectivity", "SUBJ", "subj.objective", "subj.subjective"),
+    _declare_two_classes("mpqa", "MPQA, opinion polarity", "MPQA", "mpqa.pos", "mpqa.neg"),
+    _declare_transfer(
+        "sst2",
+        "SST2, binary sentiment",
+        "SST/binary",
+        _SST_FILES,
+        partial(rows.read_table, columns=2, texts=(0,), target=1, classes=rows.BINARY),
+    ),
+    _declare_transfer(
+        "sst5",
+        "SST5, fine sentiment",
+        "SST/fine",
+        _SST_FILES,
+        partial(rows.read_label_first, classes=rows.FINE),
+    ),
+    _declare_transfer(
+        "trec",
+        "TREC, question types",
+        "TREC",
+        {"train": ("train_5500.label",), "test": ("TREC_10.label",)},
+        partial(rows.read_label_first, classes=rows.TREC, encoding="latin-1"),
+    ),
+    _declare_transfer(
+        "mrpc",
+        "MRPC, paraphrases",
+        "MRPC",
+        {"train": ("msr_paraphrase_train.txt",), "test": ("msr_paraphrase_test.txt",)},
+        partial(_PAIR_TABLE, texts=(3, 4), target=0, classes=rows.BINARY),
+        has_pairs=True,
+        with_f1=True,
+    ),
+    _declare_transfer(
+        "sick-e",
+        "SICK-E, entailment",
+        "SICK",
+        SICK_FILES,
+        partial(_PAIR_TABLE, texts=(1, 2), target=4, classes=rows.SICK),
+        has_pairs=True,
+        has_shared_sentences=True,
+    ),
+    _declare_transfer(
+        "snli",
+        "SNLI, entailment",
+        "SNLI",
+        {
+            "train": ("labels.train", "s1.train", "s2.train"),
+            "validation": ("labels.dev", "s1.dev", "s2.dev"),
+            "test": ("labels.test", "s1.test", "s2.test"),
+        },
+        rows.read_snli,
+        has_pairs=True,
+        as_snli=True,
+    ),
+)
+PROBING = (
+    _declare_probing("sentlen", "SentLen, length in 6 bins", "sentence_length"),
+    _declare_probing("wc", "WC, which of 1,000 words occurs", "word_content"),
+    _declare_probing("treedepth", "TreeDepth, depth of the syntax tree", "tree_depth"),
+    _declare_probing(
+        "topconst", "TopConst, constituents below the sentence node", "top_constituents"
+    ),
+    _declare_probing("bshift", "BShift, two words inverted or not", "bigram_shift"),
+    _declare_probing("tense", "Tense of the main verb", "past_present"),
+    _declare_probing("subjnum", "SubjNum, number of the subject", "subj_number"),
+    _declare_probing("objnum", "ObjNum, number of the object", "obj_number"),
+    _declare_probing("somo", "SOMO, a word replaced or not", "odd_man_out"),
+    _declare_probing("coordinv", "CoordInv, clauses inverted or not", "coordination_inversion"),
+)
 
 MTEB = "mteb/"
 _CLASSIFICATIONS = (*TRANSFER, *PROBING)
@@ -34,13 +435,11 @@ _DECLARED = (
         for mode, classification in product(MODES, _CLASSIFICATIONS)
     ),
 )
-_DATASETS = (
-    *(classification.dataset for classification in _CLASSIFICATIONS),
-    *SENTEVAL_DATA,
-    *ORIGINALS,
-)
 TASKS: dict[str, Task] = {task.name: task for task in _DECLARED}
-DATASETS: dict[str, DataSet] = {dataset.name: dataset for dataset in _DATASETS}
+DATASETS: dict[str, DataSet] = {
+    **{classification.name: classification.dataset for classification in _CLASSIFICATIONS},
+    **{dataset.name: dataset for dataset in (*SENTEVAL_DATA, *ORIGINALS)},
+}
 
 
 def _group_tasks() -> dict[str, tuple[Task, ...]]:
@@ -144,7 +543,6 @@ def _define_validation(name: str, words: str, datasets: Iterable[str]) -> list[D
     return definitions
 
 
-_SENTEVAL = ("mr", "cr", "subj", "mpqa", "sst2", "sst5", "trec", "sick-e", "mrpc")
 _PROBING = tuple(classification.name for classification in PROBING)
 DEFINITIONS = (
     Definition(
@@ -157,7 +555,7 @@ DEFINITIONS = (
         "validation",
         "mean accuracy on what SentEval's classification tasks choose their regularisation by, "
         "SNLI left out: for choices between encoders, without test rows",
-        _SENTEVAL,
+        ("mr", "cr", "subj", "mpqa", "sst2", "sst5", "trec", "sick-e", "mrpc"),
     ),
     *_define_validation("validation-probing", "the same of SentEval's ten probing tasks", _PROBING),
     Definition(

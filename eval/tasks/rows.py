@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 from numpy.typing import NDArray
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 from sts_dino.hub.errors import InputError
 
@@ -223,10 +223,7 @@ Pins = Mapping[str, Mapping[str, RowsPin]]
 def load_pins() -> dict[str, dict[str, RowsPin]]:
     """Load the pins of the published data, dataset → split → pin, from ``PINS_FILE``."""
     pins = yaml.safe_load(PINS_FILE.read_text(encoding="utf-8"))
-    for splits in pins.values():
-        for split, pin in splits.items():
-            splits[split] = RowsPin(**pin)
-    return pins
+    return TypeAdapter(dict[str, dict[str, RowsPin]]).validate_python(pins)
 
 
 def check_rows(place: str, rows: Rows, pin: RowsPin | None) -> None:

@@ -52,19 +52,23 @@ def read_from_directory(root: Path, option: str, name: str) -> DataFile:
     """
     if not root.is_dir():
         raise InputError(root, "no such directory", hint=f"check {option}")
-
-    # The folder ``downstream`` stands for its parent, which has ``probing``, too
-    is_downstream = root.resolve().name == "downstream" and not (root / "downstream").is_dir()
-    folder = root.parent if is_downstream else root
-    for candidate in list_layout_names(name):
-        path = folder / candidate
+    paths = list_layout_paths(root, name)
+    for path in paths:
         if path.is_file():
             return DataFile(str(path), path.read_bytes())
     raise InputError(
-        folder / name,
+        paths[0],
         "no such data file",
         hint=f"{option} needs the whole layout: restore the file, or score without its task",
     )
+
+
+def list_layout_paths(root: Path, name: str) -> list[Path]:
+    """List the paths at which the file ``name`` of ``read_from_directory`` may be."""
+    # The folder ``downstream`` stands for its parent, which has ``probing``, too
+    is_downstream = root.resolve().name == "downstream" and not (root / "downstream").is_dir()
+    folder = root.parent if is_downstream else root
+    return [folder / candidate for candidate in list_layout_names(name)]
 
 
 def read_from_archive(path: Path, place: str, name: str) -> DataFile:
@@ -172,9 +176,7 @@ class Repository:
         cached = try_to_load_from_cache(
             self._repo_id, name, repo_type="dataset", revision=self._commit
         )
-        if isinstance(cached, str):
-            return Path(cached)
-        if cached is not None:
+        if cached is not None and not isinstance(cached, str):
             return None
         with convert_read_errors(f"dataset {self._repo_id}", self._revision):
             try:
@@ -223,21 +225,13 @@ class Source:
     def load(self, dataset: str, splits: Sequence[str]) -> dict[str, Rows]:
         """Load and check split → rows of a dataset, or return a user's own rows.
 
-        ``splits``: of train, validation and test; or ``all``, where a probe cuts folds. Raises
-        InputError for an unknown dataset or split, for a dataset without a place (the error names
-        the option), and for a missing or altered file (the error names files and rows).
+        ``splits``: those of the dataset, as ``Task.list_splits`` lists them. Raises InputError for
+        an unknown dataset, for a dataset without a place (the error names the option), and for a
+        missing or altered file (the error names files and rows).
         """
         if dataset in self.own.rows:
-            own_rows = self.own.rows[dataset]
-            for split in splits:
-                if split not in own_rows:
-                    raise InputError(dataset, f"has no split {split!r}", allowed=list(own_rows))
-            return {split: own_rows[split] for split in splits}
-
-        # Refuse an unknown split before a file is read
+            return {split: self.own.rows[dataset][split] for split in splits}
         declared = find_dataset(dataset)
-        for split in splits:
-            declared.find_part(split)
         return {split: self._read_rows(declared, split) for split in splits}
 
     def has(self, dataset: str, split: str) -> bool:
@@ -338,17 +332,13 @@ class TaskData:
         return hashlib.sha256("\n".join(hashes).encode()).hexdigest()
 
     def iter_texts(self) -> Iterator[str]:
-        """Yield every text that scoring needs embedded, split by split, repeats included.
+        """Yield the texts that scoring needs embedded, split by split, repeats included.
 
-        A probe embeds a replacement for blank texts.
+        Blank texts are replaced, as probes do.
         """
-        has_probe = self.task.design is not None
         for rows in self.rows.values():
             for text in rows.texts:
-                if has_probe and not text:
-                    yield BLANK_TEXT_REPLACEMENT
-                else:
-                    yield text
+                yield text or BLANK_TEXT_REPLACEMENT
 
 
 class TaskReader:
@@ -369,24 +359,21 @@ class TaskReader:
 
         Raises the errors of ``Source.load`` and ``read_named_file``.
         """
-        # Load the splits that the cache lacks
+        # Load the splits that the cache lacks; a recipe may name the file of the only split
         task = entry.task
         keys = {split: (task.dataset, split, entry.path) for split in task.list_splits(entry.split)}
         missing = [split for split, key in keys.items() if key not in self._rows]
-        for split, rows in self._load(entry, missing).items():
+        if entry.path is not None and missing:
+            loaded = {entry.split: read_named_file(entry.path, task, entry.split)}
+        else:
+            loaded = self.source.load(task.dataset, missing)
+
+        # The documents and judgements of a search are not limited
+        for split, rows in loaded.items():
             limit = None if split in (CORPUS, QRELS) else self._limit
             self._rows[keys[split]] = draw_rows(rows, limit, self._seed)
         rows_by_split = {split: self._rows[key] for split, key in keys.items()}
         return TaskData(task, entry.split, rows_by_split)
-
-    def _load(self, entry: Entry, splits: list[str]) -> dict[str, Rows]:
-        """Load splits of the entry's dataset, or the file that a recipe names for its split.
-
-        Without ``splits`` nothing is read.
-        """
-        if entry.path is not None and splits:
-            return {entry.split: read_named_file(entry.path, entry.task, entry.split)}
-        return self.source.load(entry.task.dataset, splits)
 
 
 def read_named_file(path: Path, task: Task, split: str) -> Rows:
@@ -396,7 +383,7 @@ def read_named_file(path: Path, task: Task, split: str) -> Rows:
     more than one file.
     """
     dataset = find_dataset(task.dataset)
-    if len(dataset.find_part(split).files) != 1 or task.fitted_on or task.design:
+    if len(dataset.parts[split].files) != 1 or task.fitted_on or task.design:
         raise InputError(
             path, f"{task.name} is not read from one file", hint="leave path out of the recipe"
         )

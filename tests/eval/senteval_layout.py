@@ -15,8 +15,7 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from sts_dino.eval.tasks.papers import SUBSETS
-from sts_dino.eval.tasks.registry import find_task
+from sts_dino.eval.tasks.registry import SUBSETS, find_task
 from sts_dino.eval.tasks.sources import Entry
 
 KFOLD = {

@@ -20,7 +20,6 @@ from sts_dino.eval.compare.plots import MAX_NAME_CHARACTERS, _name_measurements
 from sts_dino.eval.compare.run import compare, compare_evaluations, make_labels
 from sts_dino.eval.compare.seeds import (
     compare_variants,
-    draw_seeds,
     find_split,
     resample_seeds,
 )
@@ -31,7 +30,7 @@ from sts_dino.eval.compare.tables import (
     make_result_tables,
 )
 from sts_dino.eval.runs.records import read_evaluation
-from sts_dino.eval.statistics.paired import Measurement
+from sts_dino.eval.scoring.paired import Measurement
 from sts_dino.eval.tasks.registry import DEFINITIONS
 from sts_dino.hub.contract.measured import VariantPlan
 from sts_dino.hub.errors import InputError
@@ -307,10 +306,10 @@ def test_the_spread_over_seeds_is_that_of_a_mean():
     of seeds.
     """
     values, samples = np.array([70.0, 71.0, 75.0]), 20_000
-    drawn = resample_seeds(np.repeat(values[:, None], samples, axis=1), draw_seeds(3, samples, 1))
+    drawn = resample_seeds(np.repeat(values[:, None], samples, axis=1), 1)
     assert drawn.std() == pytest.approx(values.std(ddof=1) / np.sqrt(3), rel=0.02)
     assert drawn.mean() == pytest.approx(values.mean(), abs=0.05)
-    assert (resample_seeds(values[None, :1] * np.ones((1, 5)), draw_seeds(1, 5, 1)) == 70).all()
+    assert (resample_seeds(values[None, :1] * np.ones((1, 5)), 1) == 70).all()
 
 
 def test_other_rows_and_missing_tasks_are_refused(tmp_path):

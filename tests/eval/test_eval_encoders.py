@@ -509,14 +509,6 @@ def test_an_unusual_encoder_is_called_so_in_one_line(model, saved, tmp_path, cap
     said = capsys.readouterr().err
     assert f"warning: {model}: declares the similarity dot; it is scored by cosine" in said
 
-    # what padding changes
-    batch = np.array([[1.0, 0.2], [0.0, 1.0]])
-    load._warn_of_unusual_embeddings("cosine", "left", np.array([1.0, 0.0]), batch)
-    said = capsys.readouterr().err
-    assert "warning: left: the embedding of a text depends on the texts beside it; is" in said
-    load._warn_of_unusual_embeddings("cosine", "right", np.array([1.0, 0.19]), batch)
-    assert not capsys.readouterr().err
-
 
 def test_texts_beyond_the_encoders_length_are_counted(saved, capsys):
     encoder = SentenceTransformer(str(saved))

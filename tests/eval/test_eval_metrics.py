@@ -12,14 +12,14 @@ import pytest
 import yaml
 from scipy.stats import pearsonr, spearmanr
 
-from sts_dino.eval.scoring.outcomes import Outcomes
-from sts_dino.eval.statistics.bootstrap import compute_interval, compute_score, resample
+from sts_dino.eval.scoring.bootstrap import compute_interval, compute_score, resample
+from sts_dino.eval.tasks.task import Outcomes
 
 METRICS = Path("eval/metrics")
 NAMES = sorted(
     path.name for path in METRICS.iterdir() if path.is_dir() and not path.name.startswith("_")
 )
-ALLOWED = {"numpy", "evaluate", "sts_dino"} | set(sys.stdlib_module_names)
+ALLOWED = {"numpy", "datasets", "evaluate", "sts_dino"} | set(sys.stdlib_module_names)
 
 
 @pytest.fixture(scope="module")

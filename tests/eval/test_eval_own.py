@@ -23,7 +23,7 @@ from sts_dino.eval.encoders.load import wrap
 from sts_dino.eval.runs.job import Request, list_own_entries, prepare_job
 from sts_dino.eval.runs.records import Records
 from sts_dino.eval.runs.score import require_rising_scores, score_encoder
-from sts_dino.eval.statistics.bootstrap import EvaluationSettings
+from sts_dino.eval.scoring.bootstrap import EvaluationSettings
 from sts_dino.eval.tasks.own import OwnFiles, read_own
 from sts_dino.eval.tasks.sources import Source, read_shipped
 from sts_dino.hub.cli import FileOptions

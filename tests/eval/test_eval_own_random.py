@@ -15,7 +15,7 @@ from senteval_layout import bag_of_words
 
 from sts_dino.eval.encoders.load import wrap
 from sts_dino.eval.runs.score import score_encoder
-from sts_dino.eval.statistics.bootstrap import EvaluationSettings
+from sts_dino.eval.scoring.bootstrap import EvaluationSettings
 from sts_dino.eval.tasks.own import OwnFiles, read_own
 from sts_dino.eval.tasks.sources import Source
 from sts_dino.hub.cli import FileOptions

@@ -22,7 +22,7 @@ from sts_dino.eval.run import app
 from sts_dino.eval.runs.job import parse_seeds
 from sts_dino.eval.runs.records import Records, get_records_folder, read_evaluation
 from sts_dino.eval.runs.score import make_results, score_tasks
-from sts_dino.eval.statistics.bootstrap import EvaluationSettings
+from sts_dino.eval.scoring.bootstrap import EvaluationSettings
 from sts_dino.eval.tasks.sources import Source, TaskReader
 from sts_dino.hub.cli import run_app
 from sts_dino.hub.contract.results import Limit, read_results

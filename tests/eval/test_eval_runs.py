@@ -30,9 +30,9 @@ from sts_dino.eval.runs.score import (
     measure_rows,
     score_tasks,
 )
-from sts_dino.eval.scoring.outcomes import Outcomes
-from sts_dino.eval.statistics.bootstrap import EvaluationSettings
+from sts_dino.eval.scoring.bootstrap import EvaluationSettings
 from sts_dino.eval.tasks.sources import Source, TaskReader
+from sts_dino.eval.tasks.task import Outcomes
 from sts_dino.hub.contract.results import TaskScore, write_results
 from sts_dino.hub.contract.run_dir import Manifest, write_manifest
 from sts_dino.hub.errors import InputError

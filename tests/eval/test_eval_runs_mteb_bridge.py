@@ -29,8 +29,8 @@ from sts_dino.eval.runs.mteb_bridge import (
 )
 from sts_dino.eval.runs.records import Records
 from sts_dino.eval.runs.score import score_tasks
+from sts_dino.eval.scoring.bootstrap import EvaluationSettings
 from sts_dino.eval.scoring.cosines import measure_sts
-from sts_dino.eval.statistics.bootstrap import EvaluationSettings
 from sts_dino.eval.tasks.registry import find_task
 from sts_dino.eval.tasks.rows import hash_rows
 from sts_dino.eval.tasks.sources import Source, TaskData, TaskReader

@@ -22,7 +22,6 @@ from sts_dino.eval.scoring.probe import SNLI_GRID, ProbeSettings, score_cross_va
 from sts_dino.eval.scoring.transfer import (
     fit_head,
     make_pair_features,
-    measure_regression,
     measure_transfer,
     sort_as_toolkit,
     sort_rows,
@@ -287,13 +286,13 @@ def test_the_head_equals_the_unbatched_procedure(data, checks):
 
 
 def test_a_task_is_measured_in_the_datas_order(data):
-    measured = measure_regression(task_data("stsb/regression", data), embed, (4, 5))
+    measured = measure_transfer(task_data("stsb/regression", data), embed, (4, 5))
     assert np.array_equal(measured.outcomes.gold, data["test"].target)
     first = spearmanr(measured.outcomes.predicted, measured.outcomes.gold)[0]
-    second = measure_regression(task_data("stsb/regression", data), embed, (5,)).score
+    second = measure_transfer(task_data("stsb/regression", data), embed, (5,)).score
     assert measured.score == pytest.approx((100 * first + second) / 2)
     assert measured.other["sd_over_seeds"] == pytest.approx(np.std([100 * first, second], ddof=1))
-    alone = measure_regression(task_data("stsb/regression", data), embed, (4,))
+    alone = measure_transfer(task_data("stsb/regression", data), embed, (4,))
     gold, predicted = alone.outcomes.gold, alone.outcomes.predicted
     assert alone.other["pearson"] == pytest.approx(100 * pearsonr(predicted, gold)[0])
     assert alone.other["mse"] == pytest.approx(np.mean((predicted - gold) ** 2))

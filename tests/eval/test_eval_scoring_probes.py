@@ -93,7 +93,6 @@ def test_bad_rows_are_named():
         ("train rows: 2 rows hold NaN", [(broken, y)]),
         (r"classes are \[0, 2\]", [(X, 2 * y)]),
         ("test rows: class 2 is not among the train rows", [(X, y), (X, np.where(y == 1, 2, y))]),
-        ("do not fit", [(X, y), (X[:, :3], y)]),
     ):
         with pytest.raises(InputError, match=problem):
             score_probe = score_cross_validated if len(rows) == 2 else score_nested_folds

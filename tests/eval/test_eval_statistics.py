@@ -5,8 +5,7 @@ import pytest
 from scipy import stats
 from sklearn.metrics import accuracy_score, f1_score
 
-from sts_dino.eval.scoring.outcomes import Measured, Outcomes
-from sts_dino.eval.statistics.bootstrap import (
+from sts_dino.eval.scoring.bootstrap import (
     EvaluationSettings,
     Interval,
     compute_interval,
@@ -14,10 +13,11 @@ from sts_dino.eval.statistics.bootstrap import (
     make_task_score,
     resample,
 )
-from sts_dino.eval.statistics.paired import (
+from sts_dino.eval.scoring.paired import (
     Difference,
     Measurement,
     PairedTest,
+    Resampled,
     Test,
     Verdict,
     adjust_verdicts,
@@ -27,6 +27,7 @@ from sts_dino.eval.statistics.paired import (
     resample_together,
 )
 from sts_dino.eval.tasks.registry import find_task
+from sts_dino.eval.tasks.task import Measured, Outcomes
 from sts_dino.hub.contract.results import Gain, TaskScore
 from sts_dino.hub.errors import RunError
 from sts_dino.hub.scores import (
@@ -121,7 +122,7 @@ def test_the_seed_decides_the_resamples_whatever_the_other_systems_and_the_memor
     once, again, other = (resample(systems, "spearman", "wmean", 50, seed) for seed in (1, 1, 2))
     assert np.array_equal(once, again) and not np.array_equal(once, other)
     assert np.array_equal(resample(systems[:1], "spearman", "wmean", 50, 1), once[:1])
-    monkeypatch.setattr("sts_dino.eval.statistics.bootstrap.MAX_DRAWN_CELLS", 200)
+    monkeypatch.setattr("sts_dino.eval.scoring.bootstrap.MAX_DRAWN_CELLS", 200)
     assert np.array_equal(resample(systems, "spearman", "wmean", 50, 1), once)
 
 
@@ -214,13 +215,20 @@ def similarities(draw: np.random.Generator, rows: int) -> tuple[Outcomes, Outcom
     return Outcomes(gold, first), Outcomes(gold, second)
 
 
+def compare_rows(both: Resampled) -> Difference:
+    """As two systems whose reported scores are those of the rows."""
+    points = [compute_score(one, both.metric, both.aggregation) for one in both.outcomes]
+    first, second = (own_score(len(both.outcomes[0]), main_score=score) for score in points)
+    return both.compare(0, 1, (first, second))
+
+
 def test_families_of_equal_systems_on_ranks_differ_significantly_in_one_of_twenty_at_most():
     """By the tests alone, on ties, heavy tails and noise that falls with the gold: Williams' t
     finds 29 of 150.
     """
     draw, how = np.random.default_rng(7), EvaluationSettings(bootstrap_samples=200)
     differences = (
-        resample_together(similarities(draw, 250), "spearman", "all", how).compare(0, 1)
+        compare_rows(resample_together(similarities(draw, 250), "spearman", "all", how))
         for _ in range(7 * 150)
     )
     families = np.reshape([one.tested[1].p for one in differences], (150, 7))
@@ -247,7 +255,7 @@ def test_means_over_seeds_have_the_interval_and_the_difference_of_the_means():
 
     both = resample_together(rows, "accuracy", "all", HOW)
     alone, means = (
-        both.compare(0, 1),
+        compare_rows(both),
         both.compare(0, 1, (reported(0, 1.0), reported(1, 0.0))),
     )
     assert means.points == pytest.approx(alone.points + 1)
@@ -268,7 +276,7 @@ def test_the_interval_of_a_mean_over_tasks_is_that_of_independent_resamples():
         resample_together(similarities(draw, 300), "spearman", "all", EvaluationSettings(seed=seed))
         for seed in seeds
     ]
-    parts = [(one.compare(0, 1), one.samples[0] - one.samples[1]) for one in alone]
+    parts = [(compare_rows(one), one.samples[0] - one.samples[1]) for one in alone]
     ends = [compute_interval(moved) for _, moved in parts]
     tasks = [
         Gain(
@@ -312,12 +320,16 @@ def test_the_rows_that_are_named_show_a_difference_four_times_in_five():
 
 def test_the_rows_that_a_real_interval_asks_for_narrow_it_as_predicted():
     small, large = (
-        resample_together(
-            similarities(np.random.default_rng(3), rows), "spearman", "all", EvaluationSettings()
+        Verdict("a", "b", MEASUREMENT, compare_rows(both), 1.0).gain
+        for both in (
+            resample_together(
+                similarities(np.random.default_rng(3), rows),
+                "spearman",
+                "all",
+                EvaluationSettings(),
+            )
+            for rows in (100, 1_600)
         )
-        .compare(0, 1)
-        .make_gain("mine.csv/cosine", "all", 1.0)
-        for rows in (100, 1_600)
     )
     width = compute_resolution(small.low, small.high) / compute_resolution(large.low, large.high)
     assert width == pytest.approx(4, rel=0.25)

@@ -19,7 +19,7 @@ from sts_dino.hub.errors import InputError
 
 def read(dataset: str, split: str, *contents: str | bytes):
     """The rows of a split whose files have these contents."""
-    part = find_dataset(dataset).find_part(split)
+    part = find_dataset(dataset).parts[split]
     assert len(part.files) == len(contents)
     as_bytes = [content if isinstance(content, bytes) else content.encode() for content in contents]
     return part.reader(

@@ -37,9 +37,8 @@ ARROWS = {
         "tasks": "",
         "encoders": "tasks",
         "scoring": "tasks encoders",
-        "statistics": "tasks encoders scoring",
-        "runs": "tasks encoders scoring statistics",
-        "compare": "tasks encoders scoring statistics runs",
+        "runs": "tasks encoders scoring",
+        "compare": "tasks encoders scoring runs",
         "audit": "tasks encoders",
     },
     "training": {

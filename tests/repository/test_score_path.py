@@ -6,11 +6,11 @@ from walks import record_walk
 
 from sts_dino.eval.encoders.load import wrap
 from sts_dino.eval.runs.score import score_encoder
-from sts_dino.eval.statistics.bootstrap import EvaluationSettings
+from sts_dino.eval.scoring.bootstrap import EvaluationSettings
 
 SPLITS = 2  # of the STS Benchmark in assets: validation and test
 READING = ("check_rows", "hash_rows", "read_checked_rows", "read_table")
-DATA_OBJECTS = ("TaskData.", "Rows.")
+DATA_OBJECTS = ("TaskData.", "Rows.", "Outcomes.")
 FILES, FUNCTIONS = 17, 140  # of ours that run for a score
 
 

@@ -32,7 +32,7 @@ from sts_dino.adapt import (
 from sts_dino.eval.encoders.load import wrap
 from sts_dino.eval.runs.records import get_records_folder
 from sts_dino.eval.runs.score import score_encoder
-from sts_dino.eval.statistics.bootstrap import EvaluationSettings
+from sts_dino.eval.scoring.bootstrap import EvaluationSettings
 from sts_dino.eval.tasks.own import OwnFiles, read_own
 from sts_dino.eval.tasks.sources import Source
 from sts_dino.generation.run import describe_random_rows

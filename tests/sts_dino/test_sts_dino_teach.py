@@ -16,8 +16,8 @@ from small_runs import small_recipe, small_run
 from tiny_lm import make_tokenizer
 
 from sts_dino import adapt, teach
-from sts_dino.eval.scoring.outcomes import Outcomes
 from sts_dino.eval.tasks.own import OwnFiles, read_own
+from sts_dino.eval.tasks.task import Outcomes
 from sts_dino.experiments.domains import PLAN, DomainPlan
 from sts_dino.generation.backends.load_model import get_half_or_float32
 from sts_dino.hub.assets import find_asset

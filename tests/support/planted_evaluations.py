@@ -5,14 +5,14 @@ from pathlib import Path
 import numpy as np
 
 from sts_dino.eval.runs.records import Record, Records
-from sts_dino.eval.scoring.outcomes import Outcomes
-from sts_dino.eval.statistics.bootstrap import (
+from sts_dino.eval.scoring.bootstrap import (
     EvaluationSettings,
     compute_interval,
     compute_score,
     resample,
 )
 from sts_dino.eval.tasks.registry import compute_averages, find_task
+from sts_dino.eval.tasks.task import Outcomes
 from sts_dino.hub.contract.results import Results, TaskScore, write_results
 
 SETTINGS = EvaluationSettings(bootstrap_samples=100)

@@ -239,8 +239,8 @@ def test_scores_training_and_the_saved_encoder_read_texts_as_the_family_does(nam
     assert np.allclose(norms, 1, atol=1e-5) == family.normalised
     assert np.allclose(SentenceTransformer(str(folder)).encode(TEXTS), expected, atol=1e-5)
 
-    # Scores, in batches of texts of different lengths
-    with Embeddings(load_encoder(str(folder), batch_size=3), cache=None) as embeddings:
+    # Scores, in a batch of texts of different lengths
+    with Embeddings(load_encoder(str(folder)), cache=None) as embeddings:
         assert np.allclose(embeddings.embed(TEXTS), expected, atol=1e-5)
 
     # What a training reads

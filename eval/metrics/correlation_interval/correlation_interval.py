@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+import datasets
 import evaluate
 
-from sts_dino.eval.metrics import intervals
+from sts_dino.eval.scoring import bootstrap
 
 DESCRIPTION = """
 Spearman's and Pearson's correlation (-1 to 1) of predicted with gold scores, each with a percentile
@@ -31,13 +32,18 @@ class CorrelationInterval(evaluate.Metric):
     """``compute(predictions=, references=)``: both correlations and their intervals."""
 
     def _info(self) -> evaluate.MetricInfo:
-        columns = {"predictions": "float64", "references": "float64"}
-        return intervals.make_info(DESCRIPTION, INPUTS, CITATION, columns)
+        value = datasets.Value("float64")
+        return evaluate.MetricInfo(
+            description=DESCRIPTION,
+            citation=CITATION,
+            inputs_description=INPUTS,
+            features=datasets.Features({"predictions": value, "references": value}),
+        )
 
     def _compute(
         self, predictions: Sequence[float], references: Sequence[float], **options: Any
     ) -> dict[str, float]:
-        intervals.require_correlation(predictions, references)
-        return intervals.score_with_intervals(
-            predictions, references, intervals.CORRELATIONS, **options
+        bootstrap.require_correlation(predictions, references)
+        return bootstrap.score_with_intervals(
+            predictions, references, ("spearman", "pearson"), **options
         )

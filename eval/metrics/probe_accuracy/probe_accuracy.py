@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
+import datasets
 import evaluate
 
-from sts_dino.eval.metrics import intervals
+from sts_dino.eval.scoring import bootstrap
+from sts_dino.eval.tasks.task import Metric
 
 DESCRIPTION = """
 Accuracy (0 to 1) of predicted classes and, where there are only the classes 0 and 1, the F1 of
@@ -31,14 +33,20 @@ class ProbeAccuracy(evaluate.Metric):
     """``compute(predictions=, references=)``: accuracy, F1 where defined, and their intervals."""
 
     def _info(self) -> evaluate.MetricInfo:
-        columns = {"predictions": "int64", "references": "int64"}
-        return intervals.make_info(DESCRIPTION, INPUTS, CITATION, columns)
+        value = datasets.Value("int64")
+        return evaluate.MetricInfo(
+            description=DESCRIPTION,
+            citation=CITATION,
+            inputs_description=INPUTS,
+            features=datasets.Features({"predictions": value, "references": value}),
+        )
 
     def _compute(
         self, predictions: Sequence[int], references: Sequence[int], **options: Any
     ) -> dict[str, float]:
         # F1 of class 1 is undefined without a 1
         classes = {*predictions, *references}
-        has_f1 = classes <= {0, 1} and 1 in classes
-        metrics = intervals.ACCURACY_AND_F1 if has_f1 else intervals.ACCURACY
-        return intervals.score_with_intervals(predictions, references, metrics, **options)
+        metrics: list[Metric] = ["accuracy"]
+        if classes <= {0, 1} and 1 in classes:
+            metrics.append("f1")
+        return bootstrap.score_with_intervals(predictions, references, metrics, **options)

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+import datasets
 import evaluate
 import numpy as np
 
-from sts_dino.eval.metrics import intervals
+from sts_dino.eval.scoring import bootstrap
+from sts_dino.eval.tasks.task import Metric, Outcomes
 
 DESCRIPTION = """
 The correlation (-1 to 1) of predicted with gold similarities over a semantic textual similarity
@@ -36,21 +38,28 @@ class StsAggregation(evaluate.Metric):
 
     def _info(self) -> evaluate.MetricInfo:
         columns = {"predictions": "float64", "references": "float64", "subsets": "string"}
-        return intervals.make_info(DESCRIPTION, INPUTS, CITATION, columns)
+        return evaluate.MetricInfo(
+            description=DESCRIPTION,
+            citation=CITATION,
+            inputs_description=INPUTS,
+            features=datasets.Features(
+                {name: datasets.Value(dtype) for name, dtype in columns.items()}
+            ),
+        )
 
     def _compute(
         self,
         predictions: Sequence[float],
         references: Sequence[float],
         subsets: Sequence[str],
-        correlation: str = "spearman",
+        correlation: Metric = "spearman",
     ) -> dict[str, Any]:
         """Return the results that ``INPUTS`` lists.
 
         Raises ValueError for an unknown correlation, and for a subset in which a side is constant
         or not finite.
         """
-        if correlation not in intervals.CORRELATIONS:
+        if correlation not in ("spearman", "pearson"):
             raise ValueError(f"unknown correlation {correlation!r}; allowed: spearman, pearson")
 
         # Score every subset
@@ -60,14 +69,14 @@ class StsAggregation(evaluate.Metric):
         subset_scores = {}
         for name in dict.fromkeys(subsets):
             in_subset = subset_of_row == name
-            intervals.require_correlation(predicted[in_subset], gold[in_subset], f"{name}: ")
-            score = intervals.score(predicted[in_subset], gold[in_subset], correlation)
-            subset_scores[name] = {"score": score, "n": int(in_subset.sum())}
+            bootstrap.require_correlation(predicted[in_subset], gold[in_subset], f"{name}: ")
+            outcomes = Outcomes(gold[in_subset], predicted[in_subset])
+            points = bootstrap.compute_score(outcomes, correlation)  # x 100
+            subset_scores[name] = {"score": points / 100, "n": len(outcomes)}
 
         # Aggregate in three ways
-        scores = {}
+        scores: dict[str, Any] = {"subsets": subset_scores}
+        outcomes = Outcomes(gold, predicted, tuple(subsets))
         for aggregation in ("all", "mean", "wmean"):
-            scores[aggregation] = intervals.score(
-                predicted, gold, correlation, aggregation, subsets
-            )
-        return scores | {"subsets": subset_scores}
+            scores[aggregation] = bootstrap.compute_score(outcomes, correlation, aggregation) / 100
+        return scores

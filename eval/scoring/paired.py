@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sts_dino.eval.scoring.outcomes import Outcomes
-from sts_dino.eval.statistics.bootstrap import (
+from sts_dino.eval.scoring.bootstrap import (
     EvaluationSettings,
     Interval,
     Matrix,
@@ -26,7 +25,7 @@ from sts_dino.eval.statistics.bootstrap import (
     resample,
 )
 from sts_dino.eval.tasks.rows import Vector
-from sts_dino.eval.tasks.task import Aggregation, Metric
+from sts_dino.eval.tasks.task import Aggregation, Metric, Outcomes
 from sts_dino.hub.contract.results import SIGNIFICANCE_LEVEL, Gain, Limit, TaskScore, VerdictWord
 
 # Metrics whose difference is tested by McNemar's test
@@ -122,39 +121,6 @@ class Difference:
     points: float
     tested: PairedTest | None = None
 
-    def choose_word(self, adjusted: float) -> VerdictWord:
-        """Return the verdict by the rule in this module's docstring.
-
-        An untested difference is "not significant". ``adjusted`` is the p-value, adjusted over all
-        tasks of the two systems.
-        """
-        if self.tested is None or adjusted >= SIGNIFICANCE_LEVEL:
-            return "not significant"
-        if self.tested.interval.low > 0:
-            return "better"
-        if self.tested.interval.high < 0:
-            return "worse"
-        return "not significant"
-
-    def make_gain(self, task: str, split: str, adjusted: float) -> Gain:
-        """Return the record of a tested difference on a task: interval, test and verdict.
-
-        ``adjusted`` is the p-value, adjusted over all tasks of the two systems.
-        """
-        assert self.tested is not None
-        interval, test = self.tested
-        return Gain(
-            task=task,
-            split=split,
-            difference=self.points,
-            low=interval.low,
-            high=interval.high,
-            test=test.name,
-            p=test.p,
-            p_holm=adjusted,
-            verdict=self.choose_word(adjusted),
-        )
-
 
 @dataclass(frozen=True)
 class Resampled:
@@ -168,9 +134,7 @@ class Resampled:
     aggregation: Aggregation
     samples: Matrix  # (systems, resamples)
 
-    def compare(
-        self, first: int, second: int, reported: tuple[TaskScore, TaskScore] | None = None
-    ) -> Difference:
+    def compare(self, first: int, second: int, reported: tuple[TaskScore, TaskScore]) -> Difference:
         """Return the first system's score minus the second's, with its interval and test.
 
         Args:
@@ -180,7 +144,6 @@ class Resampled:
                 difference is between them. Where one is a mean over seeds, the interval, whose rows
                 are those of the first seed, is moved to the difference. A mean over folds differs
                 only slightly from the score of the rows, so its interval stays.
-                None: the difference is between the scores of the rows.
 
         Raises RunError when a system's score is undefined.
         """
@@ -189,12 +152,10 @@ class Resampled:
         second_outcomes = self.outcomes[second]
         first_score = compute_score(first_outcomes, self.metric, self.aggregation)
         row_points = first_score - compute_score(second_outcomes, self.metric, self.aggregation)
-        points = row_points
+        points = reported[0].main_score - reported[1].main_score
         shift = 0.0
-        if reported is not None:
-            points = reported[0].main_score - reported[1].main_score
-            if any(len(score.seeds) > 1 for score in reported):
-                shift = points - row_points
+        if any(len(score.seeds) > 1 for score in reported):
+            shift = points - row_points
 
         # Test the difference on these rows; the interval is that of the resamples, shifted
         samples = self.samples[first] - self.samples[second]
@@ -224,24 +185,6 @@ def resample_together(
     """
     samples = resample(outcomes, metric, aggregation, settings.bootstrap_samples, settings.seed)
     return Resampled(tuple(outcomes), metric, aggregation, samples)
-
-
-def list_gains(differences: Sequence[tuple[TaskScore, Difference]]) -> tuple[Gain, ...]:
-    """Return the tested differences of one pair of systems, with adjusted p-values and verdicts.
-
-    differences: (the first system's score, the difference of the pair) of each task. Untested
-    differences are left out.
-    """
-    p_values = []
-    tested_differences = []
-    for score, difference in differences:
-        if difference.tested is not None:
-            p_values.append(difference.tested.test.p)
-            tested_differences.append((score, difference))
-    gains = []
-    for (score, difference), p_holm in zip(tested_differences, apply_holm(p_values), strict=True):
-        gains.append(difference.make_gain(score.task, score.split, p_holm))
-    return tuple(gains)
 
 
 @dataclass(frozen=True)
@@ -295,14 +238,32 @@ class Verdict:
 
     @property
     def word(self) -> VerdictWord:
-        """The verdict: better, worse or not significant."""
-        return self.difference.choose_word(self.adjusted)
+        """The verdict by the rule in this module's docstring; untested: "not significant"."""
+        tested = self.difference.tested
+        if tested is None or self.adjusted >= SIGNIFICANCE_LEVEL:
+            return "not significant"
+        if tested.interval.low > 0:
+            return "better"
+        if tested.interval.high < 0:
+            return "worse"
+        return "not significant"
 
     @property
     def gain(self) -> Gain:
         """The difference, which must be tested, as a gain of the first model."""
-        measurement = self.measurement
-        return self.difference.make_gain(measurement.task, measurement.split, self.adjusted)
+        assert self.difference.tested is not None
+        interval, test = self.difference.tested
+        return Gain(
+            task=self.measurement.task,
+            split=self.measurement.split,
+            difference=self.difference.points,
+            low=interval.low,
+            high=interval.high,
+            test=test.name,
+            p=test.p,
+            p_holm=self.adjusted,
+            verdict=self.word,
+        )
 
 
 def adjust_verdicts(verdicts: Sequence[Verdict]) -> list[Verdict]:

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, Field
 
-from sts_dino.eval.scoring.outcomes import Measured, Outcomes
 from sts_dino.eval.tasks.rows import Vector
-from sts_dino.eval.tasks.task import Aggregation, Metric, Task
+from sts_dino.eval.tasks.task import Aggregation, Measured, Metric, Outcomes, Task
 from sts_dino.hub.contract.results import Limit, Method, Part, TaskScore
 from sts_dino.hub.errors import RunError
 
@@ -246,6 +245,51 @@ def compute_interval(samples: Vector, level: float = 0.95) -> Interval:
     return Interval(float(low), float(high))
 
 
+def score_with_intervals(
+    predictions: ArrayLike,
+    references: ArrayLike,
+    metrics: Sequence[Metric],
+    resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> dict[str, float]:
+    """Return METRIC, METRIC_low and METRIC_high of each metric, for the ``evaluate`` library.
+
+    Correlations are -1 to 1, accuracy and F1 are 0 to 1.
+
+    Args:
+        predictions: (n,).
+        references: (n,).
+        metrics: the metrics.
+        resamples: number of bootstrap resamples.
+        level: share of the resamples inside the interval.
+        seed: seed of the resampling.
+
+    Raises RunError when the score, or the score of nearly all resamples, is undefined.
+    """
+    outcomes = Outcomes(np.asarray(references), np.asarray(predictions))
+    scores: dict[str, float] = {}
+    for metric in metrics:
+        samples = resample([outcomes], metric, samples=resamples, seed=seed)[0]
+        interval = compute_interval(samples / 100, level)
+        scores[metric] = compute_score(outcomes, metric) / 100
+        scores[f"{metric}_low"] = interval.low
+        scores[f"{metric}_high"] = interval.high
+    return scores
+
+
+def require_correlation(predictions: ArrayLike, references: ArrayLike, place: str = "") -> None:
+    """Raise ValueError when the correlation of predictions and references is undefined.
+
+    Both are (n,). ``place`` begins the message, e.g. "subset: ".
+    """
+    numbers = np.array([predictions, references], dtype=np.float64)
+    if not np.isfinite(numbers).all():
+        raise ValueError(f"{place}a prediction or reference is not finite")
+    if (np.ptp(numbers, axis=1) == 0).any():
+        raise ValueError(f"{place}a correlation with a constant is undefined")
+
+
 class _Stratum(NamedTuple):
     """Row numbers that are drawn together, their statistic, and its weight in the score."""
 
@@ -365,7 +409,7 @@ class NewScore:
 def make_task_score(
     task: Task, split: str, measured: Measured, data_sha256: str, settings: EvaluationSettings
 ) -> TaskScore:
-    """Return the score of a task with its 95 % interval (see ``compute_task_interval``).
+    """Return the score of a task with its 95 % interval (see ``add_interval``).
 
     The score is the mean over seeds. ``other["sd_over_seeds"]`` is the standard deviation over
     several seeds.
@@ -396,20 +440,17 @@ def make_task_score(
         seconds={name: round(value, 6) for name, value in measured.seconds.items()},
         limit=settings.part,
     )
-    interval = compute_task_interval(
-        score, measured.outcomes, task.metric, task.aggregation, settings
-    )
-    return score.model_copy(update={"low": interval.low, "high": interval.high})
+    return add_interval(score, measured.outcomes, task.metric, task.aggregation, settings)
 
 
-def compute_task_interval(
+def add_interval(
     reported: TaskScore,
     outcomes: Outcomes,
     metric: Metric,
     aggregation: Aggregation,
     settings: EvaluationSettings,
-) -> Interval:
-    """Compute the 95 % interval of a score.
+) -> TaskScore:
+    """Return a score with the 95 % interval of its rows.
 
     The interval of a mean over seeds is the first seed's interval, moved from the first seed's
     score to the mean. So it covers the choice of the rows, not the choice of the seeds.
@@ -427,4 +468,5 @@ def compute_task_interval(
     if len(reported.seeds) > 1:
         first_score = compute_score(outcomes, metric, aggregation)
         scores = scores + (reported.main_score - first_score)
-    return compute_interval(scores)
+    interval = compute_interval(scores)
+    return reported.model_copy(update={"low": interval.low, "high": interval.high})
