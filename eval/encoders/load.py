@@ -14,7 +14,6 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, cast
@@ -49,6 +48,7 @@ from sts_dino.hub.untrusted import (
     ORIGIN,
     convert_model_errors,
     count_usable_positions,
+    get_first_line,
     join_lines,
     read_json_object,
     require_all_weights,
@@ -313,6 +313,10 @@ BATCH_TEXTS = 32  # texts of one forward pass
 FUNCTION_PREFIX = "python:"  # of an encoder that is a function
 DECIDING_LIBRARIES = ("sentence-transformers", "transformers", "tokenizers", "torch")
 PROBE_TEXTS = ["A sentence."]
+# Encoded together with the probe text, which is then padded
+LONG_PROBE_TEXT = "A much longer sentence that has quite a few more words than the other one has."
+# Largest change of an embedding by a longer text in the batch, over the distance of both texts
+MAX_PADDING_CHANGE = 0.1
 MAX_MESSAGE_CHARACTERS = 200  # of the message of a user's exception
 
 
@@ -379,9 +383,10 @@ def download_and_check_model(model: str) -> None:
 
 
 def load_encoder(model: str, dtype: str | None = None) -> Encoder:
-    """Load an encoder, and encode a text with it as a test.
+    """Load an encoder, and encode a text with it as a test; a model also encodes a longer text.
 
-    A Hub model is downloaded. The log warns of a similarity other than cosine.
+    A Hub model is downloaded. The log warns of a similarity other than cosine, and of embeddings
+    that depend on padding.
 
     Args:
         model: a folder, a Hub id ``ORG/NAME[@REVISION]``, or a function
@@ -424,10 +429,17 @@ def load_encoder(model: str, dtype: str | None = None) -> Encoder:
     if similarity not in (None, "cosine"):
         logger.warning(f"{model}: declares the similarity {similarity}; it is scored by cosine")
 
-    # Encode a text as a test
-    embed = partial(loaded.encode, batch_size=BATCH_TEXTS, show_progress_bar=False)
+    # Encode a text alone as a test, and padded beside a longer one
+    embed = make_embed(loaded.encode, name)
+    batch = [*PROBE_TEXTS, LONG_PROBE_TEXT]
     with convert_model_errors(model, "cannot encode a sentence"):
         example = check_embeddings(embed(PROBE_TEXTS), PROBE_TEXTS, model)
+        padded = check_embeddings(embed(batch), batch, model)
+    if depends_on_padding(example[0], padded):
+        logger.warning(
+            f"{model}: the embedding of a text depends on the texts beside it; is padding on the "
+            "left combined with CLS pooling or fixed positions?"
+        )
     return Encoder(
         name=name,
         revision=revision,
@@ -438,6 +450,33 @@ def load_encoder(model: str, dtype: str | None = None) -> Encoder:
         versions={library: version(library) for library in DECIDING_LIBRARIES},
         model=loaded,
     )
+
+
+def make_embed(encode: Callable[..., Any], name: str, **options: Any) -> Embed:
+    """Return a function that calls a model's ``encode`` with these options, in batches.
+
+    The function raises InputError, which names the model, when the model's chat template fails.
+    """
+    from jinja2 import TemplateError
+
+    def embed(texts: list[str]) -> Any:
+        try:
+            return encode(texts, batch_size=BATCH_TEXTS, show_progress_bar=False, **options)
+        except TemplateError as error:
+            raise InputError(name, f"its chat template fails: {get_first_line(error)}") from error
+
+    return embed
+
+
+def depends_on_padding(alone: NDArray[Any], batch: NDArray[Any]) -> bool:
+    """Return whether an encoder's embedding of a text depends on the texts beside it.
+
+    Args:
+        alone: (d,), the embedding of a text that is encoded alone.
+        batch: (2, d), the embeddings of the same text and of a longer one, encoded together.
+    """
+    change = float(np.linalg.norm(batch[0] - alone))
+    return change > MAX_PADDING_CHANGE * float(np.linalg.norm(batch[1] - alone))
 
 
 def _name_folder(path: Path) -> str:
@@ -495,7 +534,7 @@ def wrap_with_prompt(
             chooses by default.
         settings: the settings of the new encoder, with the prompt.
     """
-    embed = partial(encode, prompt=prompt, batch_size=BATCH_TEXTS, show_progress_bar=False)
+    embed = make_embed(encode, encoder.name, prompt=prompt)
     return replace(encoder, embed=embed, settings=settings)
 
 

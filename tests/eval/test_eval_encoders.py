@@ -510,6 +510,18 @@ def test_an_unusual_encoder_is_called_so_in_one_line(model, saved, tmp_path, cap
     assert f"warning: {model}: declares the similarity dot; it is scored by cosine" in said
 
 
+def test_an_embedding_that_changes_beside_a_longer_text_depends_on_padding(
+    saved, monkeypatch, capsys
+):
+    batch = np.array([[1.0, 0.2], [0.0, 1.0]])
+    assert load.depends_on_padding(np.array([1.0, 0.0]), batch)
+    assert not load.depends_on_padding(np.array([1.0, 0.19]), batch)
+    monkeypatch.setattr(load, "MAX_PADDING_CHANGE", -1.0)
+    load.load_encoder(str(saved))
+    said = capsys.readouterr().err
+    assert f"warning: {saved}: the embedding of a text depends on the texts beside it; is" in said
+
+
 def test_texts_beyond_the_encoders_length_are_counted(saved, capsys):
     encoder = SentenceTransformer(str(saved))
     encoder.max_seq_length = 16

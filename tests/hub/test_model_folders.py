@@ -196,7 +196,7 @@ def test_a_list_of_modules_without_end_is_refused(command, found, said, models, 
 def test_a_chat_template_that_fails_is_told_in_a_line(template, models, prompted, tmp_path):
     model, _ = planted(prompted, tmp_path / "planted")
     (model / "chat_template.jinja").write_text(template)
-    assert "cannot encode a sentence: " in score(model, tmp_path, models).error
+    assert "its chat template fails: " in score(model, tmp_path, models).error
     assert "cannot read a sentence: " in take_a_baseline(model, tmp_path, models).error
 
 
