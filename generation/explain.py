@@ -110,11 +110,11 @@ class Explanation:
             ("log_prob", self.row["log_prob"], regenerated.log_prob),
             ("margin", self.row["margin"], regenerated.margin),
         ]
-        differences = list[str]()
-        for name, earlier, current in values:
-            if not is_equal(earlier, current):
-                differences.append(f"{name} was {earlier!r} and is {current!r}")
-        return differences
+        return [
+            f"{name} was {earlier!r} and is {current!r}"
+            for name, earlier, current in values
+            if not is_equal(earlier, current)
+        ]
 
     def __str__(self) -> str:
         """The explanation for a terminal, without control characters."""
@@ -181,36 +181,31 @@ def parse_row_id(text: str, recipe: DatasetRecipe) -> RowId:
 
     Raises InputError for another format, and for a label or variant that the recipe lacks.
     """
-    has_examples = recipe.few_shot is not None
-    labels = "|".join(re.escape(label.name) for label in recipe.written_labels)
+    # Describe the row ids of the recipe: without few-shot examples they name no variant
+    labels = [label.name for label in recipe.written_labels]
+    row_format = "SOURCE_ID/TARGET/ATTEMPT"
+    requirement = f"TARGET {' | '.join(labels)}"
+    variants = {"": Variant(None, 0)}
+    variant_pattern = "(?P<variant>)"
+    if recipe.few_shot is not None:
+        row_format += "/<SHOTS>shot-<EXAMPLE_SET>"
+        variants = {f"{row.shots}shot-{row.example_set}": row for row in recipe.row_variants}
+        requirement += f" and one of {', '.join(variants)}"
+        variant_pattern = f"/(?P<variant>{'|'.join(variants)})"
+
     # nine digits: a larger number does not fit the int32 of the row's column
-    pattern = rf"(?P<source>.+)/(?P<target>{labels})/(?P<attempt>\d{{1,9}})"
-    if has_examples:
-        pattern += r"/(?P<shots>\d{1,9})shot-(?P<set>\d{1,9})"
+    label_pattern = "|".join(map(re.escape, labels))
+    pattern = rf"(?P<source>.+)/(?P<target>{label_pattern})/(?P<attempt>\d{{1,9}}){variant_pattern}"
     match = re.fullmatch(pattern, text)
     if match is None:
-        raise make_row_id_error(text, recipe)
-    variant = Variant(None, 0)
-    if has_examples:
-        variant = Variant(int(match["shots"]), int(match["set"]))
-    if variant not in recipe.row_variants:
-        raise make_row_id_error(text, recipe)
-    return RowId(match["source"], match["target"], int(match["attempt"]), variant)
-
-
-def make_row_id_error(text: str, recipe: DatasetRecipe) -> InputError:
-    """Return the InputError for a row id that a run cannot have, with the format of its row ids."""
-    labels = " | ".join(label.name for label in recipe.written_labels)
-    if recipe.few_shot is None:
-        allowed = f"SOURCE_ID/TARGET/ATTEMPT with TARGET {labels}"
-    else:
-        variants = [f"{variant.shots}shot-{variant.example_set}" for variant in recipe.row_variants]
-        allowed = (
-            f"SOURCE_ID/TARGET/ATTEMPT/<SHOTS>shot-<EXAMPLE_SET> with TARGET {labels} "
-            f"and one of {', '.join(variants)}"
+        raise InputError(
+            f"row id {text!r}",
+            "not found in this run",
+            allowed=f"{row_format} with {requirement}",
+            hint="copy source_id, target and attempt from a row of the config raw or rejected",
         )
-    hint = "copy source_id, target and attempt from a row of the config raw or rejected"
-    return InputError(f"row id {text!r}", "not found in this run", allowed=allowed, hint=hint)
+    variant = variants[match["variant"]]
+    return RowId(match["source"], match["target"], int(match["attempt"]), variant)
 
 
 def find_row(directory: Path, manifest: Manifest, row_id: RowId) -> tuple[str, Row]:

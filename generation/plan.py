@@ -2,7 +2,7 @@
 
 A plan follows from the recipe, the source and the tokenizer; it writes nothing. An estimate comes
 from pilots, which generate the texts of some source sentences as the run would, and keeps these
-texts for the run (``pipeline.pilot_texts``).
+texts for the run (``pipeline.worker``).
 """
 
 import heapq
@@ -38,10 +38,13 @@ from sts_dino.generation.pipeline import tasks as layout
 from sts_dino.generation.pipeline.code_digest import get_versions
 from sts_dino.generation.pipeline.directory import BaseRun
 from sts_dino.generation.pipeline.job import compute_run_key, hash_inputs
-from sts_dino.generation.pipeline.pilot_texts import RecordingWriter, is_batch_independent
 from sts_dino.generation.pipeline.reporting import report_cost
 from sts_dino.generation.pipeline.tasks import WriteSourceSentences
-from sts_dino.generation.pipeline.worker import Worker
+from sts_dino.generation.pipeline.worker import (
+    RecordingWriter,
+    Worker,
+    is_batch_independent,
+)
 from sts_dino.generation.rows.attempts import generate_shards, make_text_request
 from sts_dino.generation.rows.filters import filter_rows
 from sts_dino.hub.contract.recipe import DatasetRecipe, Label, Variant
@@ -312,8 +315,7 @@ class Plan:
         """Yield lines about the prompts of each label and shot count: token counts, and some
         prompts in full.
         """
-        for shots in dict.fromkeys(variant.shots for variant in self.recipe.variants):
-            variants = [variant for variant in self.recipe.variants if variant.shots == shots]
+        for shots, variants in layout.group_variants(self.recipe).items():
             for label in self.recipe.written_labels:
                 prompts = self._sample_prompts(label, variants)
                 name = f"label {label.name}"
@@ -478,9 +480,8 @@ def estimate_run(
     # Load the model, read its prompts' shared prefixes, and find the pilots' source sentences.
     recipe = resolve_model_dtype(recipe)
     # A server's answers are stored for the run, which does not pay for them again.
-    answers_beside = None if recipe.model.facts.local else directory
-    loaded_writer = load_writer(recipe.model, answers_beside)
-    writer: Any = RecordingWriter(loaded_writer)  # records the pilots' texts, not the prefixes
+    loaded_writer = load_writer(recipe.model, directory)
+    writer: Any = RecordingWriter(loaded_writer, {})  # records the pilots' texts, not the prefixes
     prompts = load_prompts(recipe)
     prefix_seconds = read_prefixes(loaded_writer, prompts, recipe.variants[0], clock)
     start_seconds = measure_seconds_since_start()
@@ -488,15 +489,14 @@ def estimate_run(
     report_cost(prompts, source.sample, source.total, getattr(loaded_writer, "usage", {}))
 
     # Run the pilots of each shot count on its share of the source sentences.
-    shot_counts = list(dict.fromkeys(variant.shots for variant in recipe.variants))
+    variants_by_shots = layout.group_variants(recipe)
     by_shots = dict[int | None, Pilots]()
-    for number, shots in enumerate(shot_counts):
-        variant = next(variant for variant in recipe.variants if variant.shots == shots)
+    for number, (shots, (variant, *_)) in enumerate(variants_by_shots.items()):
         if number:
             prefix_seconds = read_prefixes(loaded_writer, prompts, variant, clock)
         # ``run_pilots`` needs a sentence, also where the sample has fewer than shot counts
-        sentences = source.sample[number :: len(shot_counts)] or source.sample[:1]
-        most_seconds = PILOT_SECONDS / len(shot_counts)
+        sentences = source.sample[number :: len(variants_by_shots)] or source.sample[:1]
+        most_seconds = PILOT_SECONDS / len(variants_by_shots)
         pilots = run_pilots(writer, prompts, variant, sentences, most_seconds, clock)
         by_shots[shots] = Pilots(pilots, prefix_seconds)
 

@@ -328,10 +328,8 @@ def read_random_shards(
     A row has one or two texts: the leading text columns of its finished config. Rows of sampled
     negatives are left out, as no label of the recipe is theirs.
     """
-    shards = list[run_dir.File]()
-    for file in manifest.files:
-        if get_base_config(file.config or "") == recipe.dataset_schema.labelled:
-            shards.append(file)
+    labelled = recipe.dataset_schema.labelled
+    shards = [file for file in manifest.files if get_base_config(file.config or "") == labelled]
     by_label = {label.name: list[list[str]]() for label in recipe.written_labels}
     for shard in random.sample(shards, min(len(shards), MOST_DRAWN_SHARDS)):
         types = get_config_columns(shard.config or "", recipe)

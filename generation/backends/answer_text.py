@@ -356,8 +356,9 @@ def _drop_quotation_marks(line: str) -> tuple[str, str | None]:
     apostrophe. A closing mark without an opening one is removed, too.
     """
     if line[:1] not in _PAIRS:
-        if _ends_with_lone_closer(line):
-            line = line.rstrip(line[-1])
+        for opener, closers in _PAIRS.items():
+            if opener not in _APOSTROPHES and line.endswith(tuple(closers)) and opener not in line:
+                return line.rstrip(line[-1]), None
         return line, None
     end = _find_closing_mark(line)
     if end is None:
@@ -386,14 +387,3 @@ def _find_closing_mark(line: str) -> int | None:
         if depth == 0:
             return index
     return None
-
-
-def _ends_with_lone_closer(line: str) -> bool:
-    """Return whether a line ends with a closing mark, and has no opening mark of that kind.
-
-    Apostrophes do not count.
-    """
-    for opener, closers in _PAIRS.items():
-        if opener not in _APOSTROPHES and line and line[-1] in closers and opener not in line:
-            return True
-    return False

@@ -159,11 +159,6 @@ class LiveBatch:
         """Rows of all running sequences."""
         return sum(len(sequence.rows) for sequence in self.sequences)
 
-    @property
-    def prefill_tokens(self) -> int:
-        """Prompt tokens that the next pass computes."""
-        return sum(len(prompt.tokens) for prompt in self.prefill)
-
     def add(self, request: Request, prompts: Sequence[tuple[tuple[int, ...], int]]) -> None:
         """Add a sequence that the next pass starts.
 

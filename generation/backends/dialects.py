@@ -268,9 +268,9 @@ def find_error_status(payload: object) -> int | None:
         status = str(fields.get(name))
         if re.fullmatch("[45][0-9][0-9]", status):
             return int(status)
-    words = " ".join(str(fields.get(name)) for name in ("code", "type", "status", "message"))
+    error_text = " ".join(str(fields.get(name)) for name in ("code", "type", "status", "message"))
     for named_status, pattern in _STATUS_OF_WORDS:
-        if pattern.search(words):
+        if pattern.search(error_text):
             return named_status
     return _UNKNOWN_FAILURE
 
@@ -484,17 +484,17 @@ def _read_llamacpp_text(payload: object, server: Server) -> str:
         InputError: the server does not name the stop word, or its context was full before the text
             ended.
     """
-    place = f"server {server.base_url}"
+    location = f"server {server.base_url}"
     verbose = _LlamacppPayload.model_validate(payload).verbose
     if verbose is None:
         raise InputError(
-            place,
+            location,
             "does not report in __verbose what ended a text",
             hint="use llama.cpp's server of July 2026 or newer (or start it with -lv 10), or "
             "dialect: openai",
         )
     if verbose.truncated:
-        raise InputError(place, "its context was full before the text ended", hint=_MORE_CONTEXT)
+        raise InputError(location, "its context was full before the text ended", hint=_MORE_CONTEXT)
     return verbose.content + verbose.stopping_word
 
 

@@ -340,7 +340,8 @@ class Engine(PromptEncoder):
         """
         live_rows = batch.rows
         while queue and (not live_rows or live_rows + len(queue[0].prompts) <= rows):
-            if batch.prefill_tokens > PREFILL_TOKENS_OF_ROW * rows:
+            prefill_tokens = sum(len(prompt.tokens) for prompt in batch.prefill)
+            if prefill_tokens > PREFILL_TOKENS_OF_ROW * rows:
                 break
             request = queue[0]
             prompts = [self._encode_checked(prompt, settings) for prompt in request.prompts]
@@ -747,8 +748,8 @@ class Share:
         self._queue = deque[Request]()
         self._has_news = Event()  # a request, or the end
         self._is_stopped = False
-        self._thread = Thread(target=self._run, daemon=True)
-        self._thread.start()
+        self.thread = Thread(target=self._run, daemon=True)
+        self.thread.start()
 
     def add(self, request: Request) -> None:
         """Add a request, and wake the thread."""
@@ -766,10 +767,6 @@ class Share:
         """Let the thread end after its current step, even with unfinished requests."""
         self._is_stopped = True
         self._has_news.set()
-
-    def join(self) -> None:
-        """Wait until the thread has ended."""
-        self._thread.join()
 
     def _run(self) -> None:
         """Complete requests until ``stop``; put each result, or the error that ends the thread."""
@@ -817,7 +814,7 @@ def stream_in_parallel(
         for share in shares:
             share.stop()
         for share in shares:
-            share.join()
+            share.thread.join()
 
 
 def choose_share(shares: Sequence[Share], request: Request) -> Share:

@@ -12,7 +12,6 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import groupby
 from math import prod
 from pathlib import Path
@@ -23,6 +22,7 @@ import gguf
 import numpy as np
 import torch
 import xxhash
+from pydantic import TypeAdapter
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -242,11 +242,8 @@ class GgufWeights:
         A damaged copy is logged and written again. If the disk has no room, a warning is logged and
         there is no copy.
         """
-        parameters: dict[str, Tensor] = {}
         if not self.has_copy:
-            for layer in self.iter_layers():
-                parameters.update(layer)
-            return parameters
+            return self._read_layers()
 
         # Read the copy, whose name has all that decides its content
         version = f"{str(self.dtype).removeprefix('torch.')}-transformers{__version__}"
@@ -255,8 +252,8 @@ class GgufWeights:
         if copy.is_dir():
             try:
                 parameters = self._read_copy(copy)
-            except (OSError, SafetensorError, RunError) as error:
-                logger.warning(f"{get_first_line(error)}; the copy is written anew")
+            except (OSError, ValueError, SafetensorError, RunError) as error:
+                logger.warning(f"{copy}: {get_first_line(error)}; the copy is written anew")
                 shutil.rmtree(copy, ignore_errors=True)
             else:
                 self.copy_folder = copy
@@ -266,71 +263,54 @@ class GgufWeights:
     def _read_copy(self, copy: Path) -> dict[str, Tensor]:
         """Return all parameters, memory-mapped from a copy after its checksums were compared.
 
-        Raises RunError for a file with another checksum or a copy that lacks a parameter; OSError
-        or SafetensorError for a file that cannot be read.
+        Raises RunError for a file with another checksum or a copy that lacks a parameter; OSError,
+        ValueError or SafetensorError for a file that cannot be read.
         """
         os.utime(copy)  # _make_room removes copies by the time of their last use
         parameters: dict[str, Tensor] = {}
-        for name, checksum in _read_checksums(copy).items():
+        checksums = TypeAdapter(dict[str, str]).validate_json((copy / CHECKSUMS).read_bytes())
+        for name, checksum in checksums.items():
             if _compute_checksum(copy / name) != checksum:
-                raise RunError(copy / name, "is damaged: its checksum is another")
+                raise RunError(name, "is damaged: its checksum is another")
             parameters.update(_map_tensors(copy / name))
         if parameters.keys() != {self._names[tensor.name] for tensor in self._header.tensors}:
-            raise RunError(copy, "is not whole")
+            raise RunError("the copy", "is not whole")
         return parameters
 
     def _read_and_copy(self, copy: Path) -> dict[str, Tensor]:
         """Return all parameters, de-quantised, and write them to a copy.
 
-        Each layer is replaced by its memory-mapped copy, which frees its memory. After a problem
-        with the disk, which is logged, the rest stays in memory, and there is no copy. Otherwise a
-        thread completes the copy.
+        Each layer is replaced by its memory-mapped copy, which frees its memory. A thread completes
+        the copy. After a problem with the disk, which is logged, there is no copy, and the
+        parameters are read again.
         """
         # Write a file for each layer, in a folder that no load takes for a copy
         parameters: dict[str, Tensor] = {}
         checksums: dict[str, str] = {}
-        problem = ""
         staging = copy.with_name(f".{copy.name}.{secrets.token_hex(4)}")
-        for number, layer in enumerate(self.iter_layers()):
-            try:
-                if number == 0:
-                    _make_room(staging, self.byte_count)
-                    logger.info(f"writing a {self.describe_copy()}; {REMOVE_COPIES}")
-                if not problem:
-                    part = staging / f"{number:04}.safetensors"
-                    save_file(layer, part)
-                    checksums[part.name] = _compute_checksum(part)
-                    layer = _map_tensors(part)
-            except (OSError, SafetensorError) as error:
-                problem = get_first_line(error)
-            parameters.update(layer)
-
-        # Remove the files after a problem. Files that are mapped stay readable until unmapped
-        if problem:
+        try:
+            _make_room(staging, self.byte_count)
+            logger.info(f"writing a {self.describe_copy()}; {REMOVE_COPIES}")
+            for number, layer in enumerate(self.iter_layers()):
+                part = staging / f"{number:04}.safetensors"
+                save_file(layer, part)
+                checksums[part.name] = _compute_checksum(part)
+                parameters.update(_map_tensors(part))
+        except (OSError, SafetensorError) as error:
             shutil.rmtree(staging, ignore_errors=True)
-            logger.warning(f"no {self.describe_copy()}: {problem}")
-            return parameters
+            logger.warning(f"no {self.describe_copy()}: {get_first_line(error)}")
+            return self._read_layers()
 
         # Complete the copy in a thread: flushing it to the disk takes longer than the load
         Thread(target=_publish_copy, args=(staging, copy, checksums), name="copy").start()
         return parameters
 
-
-def _read_checksums(copy: Path) -> dict[str, str]:
-    """Return file name → checksum of a copy.
-
-    Raises RunError for a copy without checksums, as earlier versions wrote, and for a damaged file
-    of checksums.
-    """
-    file = copy / CHECKSUMS
-    if not file.is_file():
-        raise RunError(copy, "has no checksums")
-    checksums = None
-    with suppress(ValueError):
-        checksums = json.loads(file.read_bytes())
-    if not isinstance(checksums, dict):
-        raise RunError(file, "is damaged")
-    return checksums
+    def _read_layers(self) -> dict[str, Tensor]:
+        """Return all parameters, de-quantised, in memory."""
+        parameters: dict[str, Tensor] = {}
+        for layer in self.iter_layers():
+            parameters.update(layer)
+        return parameters
 
 
 def _compute_checksum(file: Path) -> str:

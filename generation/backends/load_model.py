@@ -470,8 +470,8 @@ def _get_device(name: str) -> torch.device:
 def check_vocabulary(tokenizer: Any, config: Any, where: object) -> None:
     """Raise InputError for a tokenizer that cannot be used.
 
-    Such a tokenizer loses the quotation mark that opens a text, has no tokens, or has ids beyond
-    the model's vocabulary.
+    Such a tokenizer loses the quotation mark that opens a text, or has ids beyond the model's
+    vocabulary.
 
     Args:
         tokenizer: transformers' tokenizer.
@@ -482,8 +482,6 @@ def check_vocabulary(tokenizer: Any, config: Any, where: object) -> None:
     ids = tokenizer('Sentence 2: "').input_ids
     if not ids or tokenizer.decode(ids, skip_special_tokens=True).strip()[-1:] != '"':
         raise InputError(where, "its tokenizer loses the quotation mark that opens a text")
-    if len(tokenizer) == 0:
-        raise InputError(where, "its tokenizer has no tokens")
     require_ids(tokenizer, vocabulary, where, ids)
 
 

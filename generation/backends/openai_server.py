@@ -61,7 +61,6 @@ logger = logging.getLogger(__name__)
 _KEY_VARIABLE = "OPENAI_API_KEY"
 _AGAIN = "run the same command again: what was answered is kept"
 _LONGEST_PAUSE = 120.0  # longest Retry-After, in seconds, after which a request is sent again
-_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")  # a Retry-After that is not a date
 # headers of OpenAI and others: what remains of a limit → after how long the limit is whole again
 _LIMIT_HEADERS = {
     "x-ratelimit-remaining-requests": "x-ratelimit-reset-requests",
@@ -84,8 +83,6 @@ _TABLE = (
     "    log_prob REAL, model TEXT) WITHOUT ROWID"
 )
 _INSERT = "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)"
-_COLUMNS = "SELECT name FROM pragma_table_info('answers')"
-_ADD_MODEL = "ALTER TABLE answers ADD COLUMN model TEXT"  # an earlier version stored none
 _TOTALS = """SELECT count(*) AS answers,
     count(nullif(prompt_tokens, 0)) AS counted_requests,
     coalesce(sum(prompt_tokens), 0) AS prompt_tokens,
@@ -110,10 +107,9 @@ class AnswerCache:
             self._connection = sqlite3.connect(
                 path or "", timeout=60, check_same_thread=False, isolation_level=None
             )
+            self._connection.row_factory = sqlite3.Row
             self._connection.execute("PRAGMA synchronous = FULL")
             self._connection.execute(_TABLE)
-            if ("model",) not in self._connection.execute(_COLUMNS).fetchall():
-                self._connection.execute(_ADD_MODEL)
 
     def find(self, key: bytes) -> Answer | None:
         """Return the answer stored under ``key``, or None."""
@@ -141,9 +137,7 @@ class AnswerCache:
         number of answers without a token count.
         """
         with self._lock_connection():
-            cursor = self._connection.execute(_TOTALS)
-            sums = cursor.fetchone()
-        return {column[0]: sums[index] for index, column in enumerate(cursor.description)}
+            return dict(self._connection.execute(_TOTALS).fetchone())
 
     def count_models(self) -> dict[str, int]:
         """Return the name of each model that answered → the number of its answers."""
@@ -153,19 +147,19 @@ class AnswerCache:
     @contextmanager
     def _lock_connection(self) -> Iterator[None]:
         """Hold the lock during a block, and convert the errors of SQLite."""
-        place = self.path or "temporary file of a server's answers"
+        location = self.path or "temporary file of a server's answers"
         try:
             with self._lock:
                 yield
         except sqlite3.OperationalError as error:
             raise RunError(
-                place,
+                location,
                 f"cannot keep answers: {error}",
                 hint="free some space or fix its permissions, and run the same command again",
             ) from error
         except sqlite3.DatabaseError as error:
             raise InputError(
-                place,
+                location,
                 f"is not a journal of answers: {error}",
                 hint="move it away; what it held will be asked, and paid for, again",
             ) from error
@@ -259,7 +253,8 @@ class Pace:
     An answer 429 halves the number and stops all requests for its Retry-After. Every
     ``_ANSWERS_TO_SPEED_UP`` other answers raise the number by one again, up to the recipe's
     concurrency. An answer after which nothing remains of a rate limit stops all requests until the
-    limit is reset. Any thread may call the methods.
+    limit is reset. ``is_cancelled`` ends the pauses of all waiting requests, without sending them.
+    Any thread may call the methods.
     """
 
     def __init__(self, concurrency: int):
@@ -267,7 +262,7 @@ class Pace:
         self.allowed = concurrency
         self._answers = 0  # since the number changed
         self._pause_end = 0.0  # of the monotonic clock
-        self._is_cancelled = threading.Event()
+        self.is_cancelled = threading.Event()
         self._lock = threading.Lock()
 
     def record_answer(self, status: int, retry_after: str) -> None:
@@ -275,8 +270,8 @@ class Pace:
 
         Args:
             status: HTTP status of the answer.
-            retry_after: its header Retry-After, in seconds; other values are ignored. After 429 no
-                request starts for so long.
+            retry_after: its header Retry-After; a date is ignored. After 429 no request starts for
+                so long.
         """
         with self._lock:
             self._answers += 1
@@ -286,8 +281,7 @@ class Pace:
                 if self._answers >= self.allowed or self.allowed == self.concurrency:
                     self.allowed = max(1, self.allowed // 2)
                     self._answers = 0
-                if _SECONDS.fullmatch(retry_after):
-                    self._stop_requests(float(retry_after))
+                self._stop_requests(parse_duration(retry_after))
             elif self._answers >= _ANSWERS_TO_SPEED_UP and self.allowed < self.concurrency:
                 self.allowed += 1
                 self._answers = 0
@@ -311,18 +305,10 @@ class Pace:
             self._pause_end = max(self._pause_end, time.monotonic() + seconds)
 
     def wait(self) -> None:
-        """Wait until the pause is over. Raises CancelledRequest when ``cancel`` ends it."""
+        """Wait until the pause is over. Raises CancelledRequest when ``is_cancelled`` ends it."""
         while (seconds := self._pause_end - time.monotonic()) > 0:
-            if self._is_cancelled.wait(seconds):
+            if self.is_cancelled.wait(seconds):
                 raise CancelledRequest
-
-    def allow(self) -> None:
-        """Let requests be sent again after ``cancel``."""
-        self._is_cancelled.clear()
-
-    def cancel(self) -> None:
-        """End the pauses of all waiting requests, without sending them."""
-        self._is_cancelled.set()
 
 
 class _AnswerLimits(threading.local):
@@ -503,37 +489,37 @@ class Client:
 
         ``fields``: the names of the request's fields.
         """
-        place = f"server {self.server.base_url}"
+        location = f"server {self.server.base_url}"
         status = error.status_code
         body = error.response.text
         if status in (401, 403):  # the body may hold the key or a part of it
             credentials = "the key in" if self._key else "a request without a key; set"
             return InputError(
-                place,
+                location,
                 f"refuses (HTTP {status}) {credentials} {_KEY_VARIABLE}",
                 hint="give a key that it accepts",
             )
         target = error.response.headers.get("elsewhere")
         if target:
             return InputError(
-                place,
+                location,
                 f"sends the request on to {self.quote(target)} (HTTP {status})",
                 hint=f"give that address as {self.advice.address} if you trust it",
             )
 
         problem = f"HTTP {status}: {self.quote(body)}"
         if status == 404:
-            return InputError(place, problem, hint=self.advice.names)
+            return InputError(location, problem, hint=self.advice.names)
         if status in (408, 409, 429) or status >= 500:
-            seconds = error.response.headers.get("retry-after", "")
-            delay = f"after {seconds} s " if _SECONDS.fullmatch(seconds) else ""
+            seconds = parse_duration(error.response.headers.get("retry-after", ""))
+            delay = f"after {seconds:g} s " if seconds else ""
             failure = BrokenRequestError if status in (500, 501) else RunError
-            return failure(place, problem, hint=f"{delay}{_AGAIN}")
+            return failure(location, problem, hint=f"{delay}{_AGAIN}")
         hint = f"fields sent: {', '.join(fields)}; {self.advice.fields}"
         # the word of OpenAI, vLLM and llama.cpp for a prompt too long
         if "context" in body.lower():
             hint = self.advice.long
-        return RefusedRequestError(place, f"refuses the request, {problem}", hint=hint)
+        return RefusedRequestError(location, f"refuses the request, {problem}", hint=hint)
 
     def make_error(self, problem: str, hint: str) -> RunError:
         """Return the error for a server that fails."""
@@ -591,7 +577,7 @@ class OpenAIServer:
         answers are stored. Texts of one answer (``contrast``, ``choices``) share its request.
         Raises what ``_fetch_answers`` and ``_prove_structured_output`` raise.
         """
-        self.client.pace.allow()
+        self.client.pace.is_cancelled.clear()
         if queue and self.server.structured_output:
             self._prove_structured_output(queue[0], settings)
         pool = ThreadPoolExecutor(self.server.concurrency, thread_name_prefix="openai")
@@ -622,7 +608,7 @@ class OpenAIServer:
                             continue
                         yield request, self._make_completion(request, answer, settings)
         except BaseException:
-            self.client.pace.cancel()
+            self.client.pace.is_cancelled.set()
             raise
         finally:
             pool.shutdown(cancel_futures=True)

@@ -202,10 +202,10 @@ def attend(
         NotImplementedError: the model uses a mask or an option that is not supported (soft caps,
             sinks, biases).
     """
-    unknown = set()
-    for name, option in options.items():
-        if option is not None and option is not False and name not in HARMLESS:
-            unknown.add(name)
+    used_options = {
+        name for name, option in options.items() if option is not None and option is not False
+    }
+    unknown = used_options - HARMLESS
     if unknown or attention_mask is not None:
         raise NotImplementedError(f"attention with {sorted(unknown) or 'a mask'}")
 

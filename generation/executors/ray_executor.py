@@ -118,11 +118,8 @@ def summarise_error(error: BaseException) -> str:
     The line is the one with Ray's reason for ending the worker, else the last line.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    summary = lines[-1] if lines else "no reason given"
-    for line in lines:
-        if line.startswith(_KILLED_PREFIX):
-            summary = line
-            break
+    last_line = ["no reason given", *lines][-1]
+    summary = next((line for line in lines if line.startswith(_KILLED_PREFIX)), last_line)
     return f"{type(error).__name__}: {summary}"
 
 
@@ -660,9 +657,15 @@ class RayExecutor:
         may_be_temporary = worker.task is None and any(handle.ready for handle in node_workers)
         if failure.cause is Cause.MEMORY:
             node.room = min(node.room, len(node_workers)) - 1
-            self._report_memory(node, failure.reason)
             # While the node has room for a worker, too many workers are the cause, not the task.
-            reason = failure.reason if node.room <= 0 else None
+            reason = None
+            if node.room > 0:
+                self._report(
+                    f"warning: node {node.name} has memory for {node.room} workers at most"
+                )
+            else:
+                reason = failure.reason
+                node.problem = f"it has too little memory for a worker: {reason}"
             self._replace_workers(queue, [worker], reason)
         elif failure.cause is Cause.NODE and not may_be_temporary:
             node.problem = failure.reason
@@ -695,13 +698,6 @@ class RayExecutor:
             elif worker.task:
                 queue.requeue(worker.task)
 
-    def _report_memory(self, node: Node, reason: str) -> None:
-        """Report for how many workers a node has memory; leave it out if there is none for one."""
-        if node.room <= 0:
-            node.problem = f"it has too little memory for a worker: {reason}"
-        else:
-            self._report(f"warning: node {node.name} has memory for {node.room} workers at most")
-
     def _report(self, message: str) -> None:
         """Log a message unless it was logged before: many workers send the same."""
         if message not in self._reported:
@@ -715,10 +711,11 @@ def may_begin_ahead(queue: TaskQueue, worker: WorkerHandle) -> bool:
     It may not beside a task at which a worker ended: if this worker ends, too, no other shard can
     be the cause.
     """
-    is_shard = isinstance(worker.task, WriteShard)
-    if not is_shard or len(worker.ahead) >= SHARDS_AHEAD:
-        return False
-    return worker.task is not None and not queue.has_failed(worker.task)
+    return (
+        isinstance(worker.task, WriteShard)
+        and len(worker.ahead) < SHARDS_AHEAD
+        and not queue.has_failed(worker.task)
+    )
 
 
 @contextmanager

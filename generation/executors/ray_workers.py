@@ -55,11 +55,11 @@ class WorkerResources:
 
     def count_workers(self, resources: Mapping[str, float]) -> int:
         """Return how many workers fit on a node with these resources (Ray's name → amount)."""
-        counts = list[int]()
-        for name, amount in self.by_name.items():
-            if amount:
-                counts.append(int(resources.get(name, 0) / amount + _ROUNDING))
-        return min(counts)
+        return min(
+            int(resources.get(name, 0) / amount + _ROUNDING)
+            for name, amount in self.by_name.items()
+            if amount
+        )
 
     def explain_no_room(self, resources: Mapping[str, float]) -> str:
         """Return the amounts of a worker and of a node in a sentence, for a node without room."""

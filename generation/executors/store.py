@@ -224,7 +224,7 @@ class ResultStore:
                 self._put(name_content(file), result.contents[file.path])
         if not isinstance(result.task, FinishGroup):
             self._put(name_record(result.task), result.to_line())
-        return result.replace(contents={})
+        return result.model_copy(update={"contents": {}})
 
     def fetch(self, result: TaskResult, directory: Path) -> None:
         """Copy the files of a result into a run directory.

@@ -13,7 +13,7 @@ import sys
 import weakref
 from collections import defaultdict
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from threading import Lock
 from typing import Any
 
@@ -47,7 +47,6 @@ class ChatTemplate:
         self.seconds = seconds
         self._tokenizer = tokenizer
         self._process: subprocess.Popen[str] | None = None
-        self._checked: str | None = None  # the template that passed ``_check_template``
         self._lock = Lock()  # one question at a time
 
     def render_turn(self, text: str) -> str:
@@ -57,11 +56,7 @@ class ChatTemplate:
         changes or repeats the message, or renders one message in two ways; RunError when the
         process that renders it ends for another reason.
         """
-        template = self._get_template()
-        if self._checked != template:
-            self._check_template(template)
-            self._checked = template
-        turn = self._render(template, text)
+        turn = self._render(self._template, text)
         if text.strip() not in turn:  # a template may strip the message
             raise _make_error(
                 f"the model's template drops, cuts or changes the message {text[:60]!r}"
@@ -70,23 +65,27 @@ class ChatTemplate:
 
     def describe(self) -> dict[str, str]:
         """Return facts for the manifest: the pinned time if the template asks for the time."""
-        if "strftime_now" not in self._get_template():
+        if "strftime_now" not in self._template:
             return {}
         return {"chat_template_time": chat_process.TIME}
 
-    def _get_template(self) -> str:
+    @cached_property
+    def _template(self) -> str:
+        """The template.
+
+        Raises InputError for a missing template, and for one that renders ``_PROBE`` twice, or in
+        two ways.
+        """
         try:
-            return str(self._tokenizer.get_chat_template())
+            template = str(self._tokenizer.get_chat_template())
         except ValueError as error:
             raise _make_error("the model has none") from error
-
-    def _check_template(self, template: str) -> None:
-        """Raise InputError for a template that renders ``_PROBE`` twice, or in two ways."""
         turn = self._render(template, _PROBE)
         if turn != self._render(template, _PROBE):
             raise _make_error("the model's template renders one message in two ways")
         if turn.count(_PROBE) > 1:
             raise _make_error("the model's template repeats the message")
+        return template
 
     def _render(self, template: str, text: str) -> str:
         """Return the user's turn. Raises InputError for an error that the process answers."""

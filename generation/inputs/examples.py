@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sts_dino.generation.inputs.row_seeds import make_seed
-from sts_dino.generation.inputs.sources import find_text_problem, read_file_rows, read_source_rows
+from sts_dino.generation.inputs.sources import SOURCES, find_text_problem, read_file_rows
 from sts_dino.hub.contract.recipe import QUOTE, DatasetRecipe, Examples, FewShot, Source
 from sts_dino.hub.contract.run_dir import require_complete
 from sts_dino.hub.contract.schema import get_base_config
@@ -38,8 +38,8 @@ SOURCE_KEYS = {
 RAW_PAIR_COLUMNS = (SOURCE_COLUMN, "text2", "target")  # of the config raw
 
 
-class LabelledPair(NamedTuple):
-    """A pair of texts in the examples' dataset.
+class Example(NamedTuple):
+    """A pair of texts of the examples' dataset, for a prompt.
 
     ``row``: the pair's row number, from 0, over all splits and files in reading order. ``value``:
     the cell of the label column, or the name of the text's column. ``rank``: the cell of the
@@ -49,17 +49,8 @@ class LabelledPair(NamedTuple):
     row: int
     premise: str
     hypothesis: str
-    value: str
+    value: str = ""
     rank: str = ""
-
-
-@dataclass(frozen=True)
-class Example:
-    """A pair for the prompt. ``row``: its row number in the examples' dataset, from 0."""
-
-    row: int
-    premise: str
-    hypothesis: str
 
 
 ExampleSet = Mapping[str, Sequence[Example]]  # label → its examples, in prompt order
@@ -73,14 +64,14 @@ class ExampleOrigin:
     ``remedy``: the last part of the hint when there are too few pairs.
     """
 
-    read_pairs: Callable[[Examples, DatasetRecipe], Iterator[LabelledPair]]
+    read_pairs: Callable[[Examples, DatasetRecipe], Iterator[Example]]
     list_files: Callable[[Examples], list[Path]]
     remedy: str = "name a larger dataset"
 
 
 def choose_best_pairs(
-    pairs: Iterable[LabelledPair], values: Sequence[str], column: str, top: int
-) -> list[LabelledPair]:
+    pairs: Iterable[Example], values: Sequence[str], column: str, top: int
+) -> list[Example]:
     """Return each label's ``top`` pairs with the largest ranks, ordered by row.
 
     Pairs with other values, with an empty rank, or with two equal texts are skipped. Raises
@@ -88,12 +79,12 @@ def choose_best_pairs(
 
     Args:
         pairs: the pairs of an origin, each with its ``rank``.
-        values: the value of each label in the pairs (``LabelledPair.value``).
+        values: the value of each label in the pairs (``Example.value``).
         column: the name of the ranking column, for errors.
         top: number of pairs to choose for each label.
     """
     # keep the pairs with the largest ranks of each label; among equal ranks the earlier row wins
-    heaps: dict[str, list[tuple[float, int, LabelledPair]]] = {value: [] for value in values}
+    heaps: dict[str, list[tuple[float, int, Example]]] = {value: [] for value in values}
     for pair in pairs:
         is_copy = pair.premise.strip() == pair.hypothesis.strip()
         if pair.value not in heaps or not pair.rank or is_copy:
@@ -103,7 +94,7 @@ def choose_best_pairs(
         if len(heap) > top:
             heapq.heappop(heap)
 
-    best: list[LabelledPair] = []
+    best: list[Example] = []
     for value, heap in heaps.items():
         if len(heap) < top:
             raise InputError(
@@ -130,7 +121,7 @@ def _list_rank_columns(examples: Examples) -> tuple[str, ...]:
     return (examples.rank_by,) if examples.rank_by else ()
 
 
-def _read_dataset_pairs(examples: Examples, _: DatasetRecipe) -> Iterator[LabelledPair]:
+def _read_dataset_pairs(examples: Examples, _: DatasetRecipe) -> Iterator[Example]:
     """Yield the pairs of a file or Hub dataset.
 
     Its rows have a label column, a score column, or a text column for every label.
@@ -141,14 +132,14 @@ def _read_dataset_pairs(examples: Examples, _: DatasetRecipe) -> Iterator[Labell
     source = Source(
         **examples.model_dump(include=SOURCE_KEYS), columns=(examples.premise, *columns)
     )
-    every_row = (cells for _, rows in read_source_rows(source) for cells in rows)
+    every_row = (cells for _, rows in SOURCES[source.kind](source) for cells in rows)
     for row, (premise, *cells) in enumerate(every_row):
         if examples.texts:
             for text, column in zip(cells, columns, strict=True):
-                yield LabelledPair(row, premise, text, column)
+                yield Example(row, premise, text, column)
         else:
             hypothesis, value, *rank = cells
-            yield LabelledPair(row, premise, hypothesis, _find_label(value, examples), *rank)
+            yield Example(row, premise, hypothesis, _find_label(value, examples), *rank)
 
 
 def _find_label(cell: str, examples: Examples) -> str:
@@ -167,7 +158,7 @@ def _find_label(cell: str, examples: Examples) -> str:
     return ""
 
 
-def _read_run_pairs(examples: Examples, _: DatasetRecipe) -> Iterator[LabelledPair]:
+def _read_run_pairs(examples: Examples, _: DatasetRecipe) -> Iterator[Example]:
     """Yield the distinct pairs of a finished run's raw rows, without copies of their text1.
 
     Raises InputError for an unfinished run.
@@ -180,7 +171,7 @@ def _read_run_pairs(examples: Examples, _: DatasetRecipe) -> Iterator[LabelledPa
         pair = cells[: len(RAW_PAIR_COLUMNS)]
         if cells[0] != cells[1] and pair not in seen_pairs:
             seen_pairs.add(pair)
-            yield LabelledPair(row, *cells)
+            yield Example(row, *cells)
 
 
 def _list_run_files(examples: Examples) -> list[Path]:
@@ -197,7 +188,7 @@ def _list_run_files(examples: Examples) -> list[Path]:
     ]
 
 
-def _read_hand_pairs(examples: Examples, recipe: DatasetRecipe) -> Iterator[LabelledPair]:
+def _read_hand_pairs(examples: Examples, recipe: DatasetRecipe) -> Iterator[Example]:
     """Yield the pairs of a file of kind ``hand``.
 
     The file has the column ``text1`` and a column for each label, with the label's name.
@@ -223,7 +214,7 @@ def _read_hand_pairs(examples: Examples, recipe: DatasetRecipe) -> Iterator[Labe
             if problem:
                 raise InputError(f"{location}: row {row}, column {name!r}", f"{problem}: {text!r}")
         for label in labels:
-            yield LabelledPair(row, texts[SOURCE_COLUMN], texts[label], label)
+            yield Example(row, texts[SOURCE_COLUMN], texts[label], label)
 
 
 def _find_problem(text: str, recipe: DatasetRecipe) -> str | None:
@@ -315,7 +306,7 @@ def load_example_sets(recipe: DatasetRecipe) -> dict[int, list[ExampleSet]]:
         raise InputError(
             f"few_shot.examples.path {examples.path}", "no such file", hint="check it in the recipe"
         )
-    pairs: Iterable[LabelledPair] = ORIGINS[examples.kind].read_pairs(examples, recipe)
+    pairs: Iterable[Example] = ORIGINS[examples.kind].read_pairs(examples, recipe)
     if examples.rank_by is not None:
         values = [examples.names.get(label.name, label.name) for label in recipe.labels]
         pairs = choose_best_pairs(pairs, values, examples.rank_by, examples.top or 0)
@@ -324,7 +315,7 @@ def load_example_sets(recipe: DatasetRecipe) -> dict[int, list[ExampleSet]]:
 
 
 def draw_example_sets(
-    pairs: Iterable[LabelledPair], recipe: DatasetRecipe, few_shot: FewShot
+    pairs: Iterable[Example], recipe: DatasetRecipe, few_shot: FewShot
 ) -> dict[int, list[ExampleSet]]:
     """Return shot count → example sets, for every shot count above 0.
 
@@ -353,7 +344,7 @@ def draw_example_sets(
     for pair in pairs:
         if pair.value not in label_of_value:
             continue
-        example = Example(pair.row, pair.premise.strip(), pair.hypothesis.strip())
+        example = pair._replace(premise=pair.premise.strip(), hypothesis=pair.hypothesis.strip())
         texts = (example.premise, example.hypothesis)
         if any(_find_problem(text, recipe) for text in texts):
             continue

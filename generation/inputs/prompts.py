@@ -89,10 +89,9 @@ class Prompts:
 
         The counter-prompts are those of its counter-labels, CL(y), in recipe order.
         """
-        counter_labels = [self.labels[name] for name in label.counter_labels]
-        counter_prompts = (
-            self.make_prompt(counter_label, text1, variant) for counter_label in counter_labels
-        )
+        counter_prompts = [
+            self.make_prompt(self.labels[name], text1, variant) for name in label.counter_labels
+        ]
         return self.make_prompt(label, text1, variant), tuple(counter_prompts)
 
     def get_plain_prompt(self, label: Label) -> str | None:

@@ -181,7 +181,9 @@ class SourceStream:
         seen_texts = SeenTexts()
         usable = 0
         for source_id, cell in _read_numbered_texts(self.source):
-            if not self._is_in_share(source_id):
+            # leave out the texts beyond the share
+            share = self.source.share
+            if share < 1 and draw_fraction(self._recipe.seed, "source", source_id) >= share:
                 continue
 
             # check the text, without white space around it and a byte-order mark before it
@@ -207,12 +209,6 @@ class SourceStream:
                 allowed="at least one",
                 hint=f"passed over: {dict(self.skipped)}",
             )
-
-    def _is_in_share(self, source_id: str) -> bool:
-        """Return whether a text belongs to the share ``source.share`` of all texts."""
-        if self.source.share >= 1:
-            return True
-        return draw_fraction(self._recipe.seed, "source", source_id) < self.source.share
 
     def find_reason(self, text: str) -> str | None:
         """Return the reason why a stripped text is skipped, or None; repetition is not checked.
@@ -323,7 +319,7 @@ def has_control_characters(text: str) -> bool:
 
 def _read_numbered_texts(source: Source) -> Iterator[tuple[str, str]]:
     """Yield (source id, text) of every cell, row by row, and within a row column by column."""
-    for split, rows in read_source_rows(source):
+    for split, rows in SOURCES[source.kind](source):
         for number, cells in enumerate(rows):
             row_id = f"{split}-{number:06d}" if split else f"{number:06d}"
             if len(cells) == 1:
@@ -331,11 +327,6 @@ def _read_numbered_texts(source: Source) -> Iterator[tuple[str, str]]:
                 continue
             for column, cell in zip(source.columns, cells, strict=True):
                 yield f"{row_id}-{column}", cell
-
-
-def read_source_rows(source: Source) -> Iterator[tuple[str | None, Iterator[Cells]]]:
-    """Yield (split, rows) of a source, split after split; the name of a single split is None."""
-    return SOURCES[source.kind](source)
 
 
 def list_source_files(source: Source) -> list[Path]:
@@ -432,6 +423,8 @@ def _read_split_rows(source: Source, split: str) -> Iterator[Cells]:
             yield tuple(as_text(row[column], location, column) for column in columns)
 
 
+# kind → function that yields (split, rows) of a source, split after split; the name of a single
+# split is None
 SOURCES: dict[str, Callable[[Source], Iterator[tuple[str | None, Iterator[Cells]]]]] = {
     "file": _read_local_rows,
     "hub": _read_hub_rows,

@@ -134,10 +134,11 @@ def _require_same_files(
     base: BaseRun, base_recipe: DatasetRecipe, recipe: DatasetRecipe, inputs: dict[str, str]
 ) -> None:
     """Raise InputError when a local input other than the source has other bytes than the run's."""
-    base_inputs = {}
-    for name, digest in base.manifest.inputs.items():
-        if not name.startswith(run_dir.APPENDED_INPUT):
-            base_inputs[name] = digest
+    base_inputs = {
+        name: digest
+        for name, digest in base.manifest.inputs.items()
+        if not name.startswith(run_dir.APPENDED_INPUT)
+    }
     names = base_inputs.keys() | inputs.keys()
     for source in (base_recipe.source, recipe.source):
         if source.path:
@@ -221,9 +222,9 @@ def merge_manifests(base: Manifest, new: Manifest) -> Manifest:
         new: the manifest of the run of the new rows.
     """
     version = new.version
-    new_files = []
-    for file in new.files:
-        new_files.append(dataclasses.replace(file, path=rename_new_file(file.path, version)))
+    new_files = [
+        dataclasses.replace(file, path=rename_new_file(file.path, version)) for file in new.files
+    ]
 
     # counts add up, except lists of files and the skipped rows of the source
     counts = _add_counts(base.counts, new.counts)
@@ -235,9 +236,7 @@ def merge_manifests(base: Manifest, new: Manifest) -> Manifest:
         counts["sources_skipped"] = new.counts["sources_skipped"]
 
     # a digest of the source's sentences for each version; that of the first has the plain name
-    contents = dict(base.contents)
-    for name, digest in new.contents.items():
-        contents[f"{name} of v{version}"] = digest
+    new_contents = {f"{name} of v{version}": digest for name, digest in new.contents.items()}
 
     # a base that nothing was appended to has no history yet
     history = base.provenance.get(HISTORY_KEY, [_make_history_entry(base)])
@@ -246,7 +245,7 @@ def merge_manifests(base: Manifest, new: Manifest) -> Manifest:
             "files": base.with_files(new_files).files,
             "counts": counts,
             "provenance": {**new.provenance, HISTORY_KEY: [*history, _make_history_entry(new)]},
-            "contents": contents,
+            "contents": base.contents | new_contents,
         }
     )
 

@@ -16,7 +16,7 @@ from typing import Any
 from sts_dino.generation.inputs.sources import SeenTexts, SourceSentence
 from sts_dino.generation.pipeline import tasks
 from sts_dino.generation.pipeline.tasks import Shard, TaskResult
-from sts_dino.generation.rows.verification import Row
+from sts_dino.generation.rows.selection import Row
 from sts_dino.hub.contract import run_dir
 from sts_dino.hub.contract.recipe import DatasetRecipe, build_config_features
 from sts_dino.hub.contract.run_dir import APPENDED_INPUT, File, Manifest
@@ -224,18 +224,12 @@ class DatasetRun:
 
     def name_parts(self, parts: Parts) -> list[File]:
         """Give finished files their final names, and return the manifest entries of these files."""
-        files = []
-        for path, rows in parts.finish():
-            files.append(
-                run_dir.describe_file(
-                    self.directory, path, config=parts.config, split=parts.split, rows=rows
-                )
+        return [
+            run_dir.describe_file(
+                self.directory, path, config=parts.config, split=parts.split, rows=rows
             )
-        return files
-
-    def list_shards(self, blocks: int) -> list[Shard]:
-        """Return all shards in the order of work."""
-        return tasks.list_shards(self.recipe, blocks)
+            for path, rows in parts.finish()
+        ]
 
     def find_missing_shards(self, shards: Iterable[Shard]) -> list[Shard]:
         """Return the shards that lack a file in manifest and journal."""
@@ -255,11 +249,11 @@ class DatasetRun:
 
         ``raw``: the digest of the raw files (``hash_raw_files``).
         """
-        groups = {}
-        for result in self._read_journal():
-            if result.raw == raw and self._has_files(result.files):
-                groups[result.key] = result
-        return groups
+        return {
+            result.key: result
+            for result in self._read_journal()
+            if result.raw == raw and self._has_files(result.files)
+        }
 
     def add_shard(self, result: TaskResult, blocks: int) -> None:
         """Store a shard's result, and write the manifest if that is due.
@@ -285,7 +279,7 @@ class DatasetRun:
         """Write the files that a result has in memory; return the result without them."""
         for path, content in result.contents.items():
             write_bytes(self.directory / path, content)
-        return result.replace(contents={})
+        return result.model_copy(update={"contents": {}})
 
     def _read_journal(self) -> Iterator[TaskResult]:
         """Yield every result in the journal, the oldest first; torn lines are skipped."""
@@ -304,7 +298,7 @@ class DatasetRun:
         total = len(self.recipe.variants) * blocks
         # a run may have very many shards: look for them once, ``add_shard`` then counts them
         if self._shards_done is None:
-            missing = self.find_missing_shards(self.list_shards(blocks))
+            missing = self.find_missing_shards(tasks.list_shards(self.recipe, blocks))
             self._shards_done = total - len(missing)
         progress = {
             "shards_done": self._shards_done,
@@ -339,8 +333,5 @@ class DatasetRun:
 
     def _has_files(self, files: Iterable[File]) -> bool:
         """Return whether all files are in the directory, unchanged."""
-        for file in files:
-            path = self.directory / file.path
-            if not path.is_file() or hash_file(path) != file.sha256:
-                return False
-        return True
+        paths = {self.directory / file.path: file.sha256 for file in files}
+        return all(path.is_file() and hash_file(path) == paths[path] for path in paths)

@@ -19,7 +19,7 @@ from sts_dino.generation.pipeline.directory import DatasetRun
 from sts_dino.generation.pipeline.tasks import Executor, FinishGroup, Group, Read, Shard, TaskResult
 from sts_dino.generation.rows import pairs
 from sts_dino.generation.rows.filters import filter_rows
-from sts_dino.generation.rows.verification import Row, choose_likeliest_label, compute_label_bias
+from sts_dino.generation.rows.selection import Row, choose_likeliest_label, compute_label_bias
 from sts_dino.hub.contract.recipe import (
     DatasetRecipe,
     build_config_features,
@@ -49,27 +49,32 @@ class TextLength:
 
 
 LENGTH_IN_WORDS = TextLength("words", None, lambda text: len(text.split()))
+CountKey = tuple[str, int | None, str, Any]  # see ``Tally``
 
 
 class Tally:
     """Counts of kept and rejected texts and of text lengths.
 
-    ``shots`` in its keys is the shot count of the config, None without few-shot examples.
+    A key of ``counts`` says what is counted, the shot count of the config (None without few-shot
+    examples), the label that was asked for, and one more value:
+
+    - "kept": kept texts; no value.
+    - "rejected": rejected texts; the reason.
+    - "length": kept texts; their length.
+    - "likeliest": raw texts; the label that they fit best.
+    - "sampled": sampled negatives, whose label is ``SAMPLED``; no value.
     """
 
     def __init__(self) -> None:
-        self.kept = Counter[tuple[int | None, str]]()  # (shots, label)
-        self.rejected = Counter[tuple[int | None, str, str]]()  # (shots, label, reason)
-        self.lengths = Counter[tuple[str, int]]()  # (label, length of a kept text)
-        self.likeliest = Counter[tuple[int | None, str, str]]()  # (shots, target, likeliest label)
-        self.sampled = 0  # sampled negatives
+        self.counts = Counter[CountKey]()
 
     def add_raw(self, shots: int | None, raw: Sequence[Row], recipe: DatasetRecipe) -> None:
         """Count the likeliest label of each raw text of a shard; nothing without verification."""
         if recipe.verification:
             bias = compute_label_bias(raw, recipe)
-            self.likeliest.update(
-                (shots, row["target"], choose_likeliest_label(row, bias)) for row in raw
+            self.counts.update(
+                ("likeliest", shots, row["target"], choose_likeliest_label(row, bias))
+                for row in raw
             )
 
     def add_kept(
@@ -79,31 +84,22 @@ class Tally:
 
         ``measure``: returns the length of a text.
         """
-        self.kept.update((shots, row["target"]) for row in rows)
-        self.lengths.update((row["target"], measure(row["text2"])) for row in rows)
+        for row in rows:
+            self.counts["kept", shots, row["target"], ""] += 1
+            self.counts["length", shots, row["target"], measure(row["text2"])] += 1
 
     def add_rejected(self, shots: int | None, rows: Sequence[Row]) -> None:
         """Count rejected rows."""
-        self.rejected.update((shots, row["target"], row["reason"]) for row in rows)
+        self.counts.update(("rejected", shots, row["target"], row["reason"]) for row in rows)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the counts as JSON: a list [*key, count] for every key of a counter."""
-        facts: dict[str, Any] = {"sampled": self.sampled}
-        for name, counter in self._list_counters():
-            ordered = sorted(counter.items(), key=repr)  # a key may hold None, which has no order
-            facts[name] = [[*key, count] for key, count in ordered]
-        return facts
+    def to_json(self) -> list[Any]:
+        """Return the counts as JSON: [*key, count] for every key."""
+        return sorted(([*key, count] for key, count in self.counts.items()), key=repr)
 
-    def add_json(self, facts: dict[str, Any]) -> None:
+    def add_json(self, facts: Sequence[Any]) -> None:
         """Add the counts of another tally's ``to_json``."""
-        self.sampled += facts["sampled"]
-        for name, counter in self._list_counters():
-            for *key, count in facts[name]:
-                counter[tuple(key)] += count
-
-    def _list_counters(self) -> list[tuple[str, Counter[Any]]]:
-        names = ("lengths", "kept", "rejected", "likeliest")
-        return [(name, getattr(self, name)) for name in names]
+        for *key, count in facts:
+            self.counts[tuple(key)] += count
 
     def make_counts(self, recipe: DatasetRecipe, length: TextLength) -> dict[str, Any]:
         """Return the manifest's counts of texts.
@@ -114,18 +110,18 @@ class Tally:
         # count by label
         labels = [label.name for label in recipe.written_labels]
         by_label = {}
-        lengths: dict[str, dict[str, int]] = {label: {} for label in labels}
+        lengths = {}
         for label in labels:
-            reasons = self._count_reasons(label=label)
-            by_label[label] = {**self._count_texts(label=label), "reasons": reasons}
-        for (label, size), count in sorted(self.lengths.items()):
-            lengths[label][str(size)] = count
+            reasons = self._sum_values("rejected", label)
+            by_label[label] = {**self._count_texts(label), "reasons": reasons}
+            sizes = self._sum_values("length", label)
+            lengths[label] = {str(size): count for size, count in sizes.items()}
 
         # count in all, and what only some recipes have
         counts: dict[str, Any] = {
             **self._count_texts(),
-            "rejected": self._count_reasons(),
-            "sampled_negatives": self.sampled,
+            "rejected": self._sum_values("rejected"),
+            "sampled_negatives": self._sum_values("sampled").get("", 0),
             "by_label": by_label,
             "token_lengths": {
                 "unit": length.unit,
@@ -139,10 +135,10 @@ class Tally:
                 for shots in tasks.group_variants(recipe)
             }
         if recipe.verification:
-            likeliest = {target: dict.fromkeys(labels, 0) for target in labels}
-            for (_, target, label), count in self.likeliest.items():
-                likeliest[target][label] += count
-            counts["likeliest"] = likeliest
+            zeros = dict.fromkeys(labels, 0)
+            counts["likeliest"] = {
+                label: zeros | self._sum_values("likeliest", label) for label in labels
+            }
         return counts
 
     def _count_texts(self, label: str | None = None, shots: int | None = None) -> dict[str, int]:
@@ -150,29 +146,31 @@ class Tally:
 
         ``label`` and ``shots`` restrict them to a label and to a shot count; None: all.
         """
-        rejected = sum(self._count_reasons(label, shots).values())
-        kept_count = 0
-        for (kept_shots, kept_label), count in self.kept.items():
-            # an argument that is None admits every key
-            if label in (None, kept_label) and shots in (None, kept_shots):
-                kept_count += count
-        return {"requested": kept_count + rejected, "kept": kept_count, "rejected": rejected}
+        kept_texts = sum(self._sum_values("kept", label, shots).values())
+        rejected = sum(self._sum_values("rejected", label, shots).values())
+        return {"requested": kept_texts + rejected, "kept": kept_texts, "rejected": rejected}
 
-    def _count_reasons(self, label: str | None = None, shots: int | None = None) -> dict[str, int]:
-        """Return reason → number of rejected texts; the arguments are ``_count_texts``'s."""
-        reasons = Counter[str]()
-        for (rejected_shots, rejected_label, reason), count in self.rejected.items():
-            if label in (None, rejected_label) and shots in (None, rejected_shots):
-                reasons[reason] += count
-        return dict(sorted(reasons.items()))
+    def _sum_values(
+        self, kind: str, label: str | None = None, shots: int | None = None
+    ) -> dict[Any, int]:
+        """Return the last value of a key → sum of its counts, in the order of the values.
+
+        ``kind``: what is counted. The other arguments are ``_count_texts``'s.
+        """
+        sums = Counter[Any]()
+        for (key_kind, key_shots, key_label, value), count in self.counts.items():
+            # an argument that is None admits every key
+            if key_kind == kind and label in (None, key_label) and shots in (None, key_shots):
+                sums[value] += count
+        return dict(sorted(sums.items()))
 
     def require_every_label(self, recipe: DatasetRecipe, directory: object) -> None:
         """Raise RunError naming ``directory`` when a label has no kept row at a shot count."""
         for shots in tasks.group_variants(recipe):
             for label in recipe.written_labels:
-                if not self.kept[shots, label.name]:
+                if not self.counts["kept", shots, label.name, ""]:
                     at_shots = "" if shots is None else f" at {shots} shots"
-                    reasons = self._count_reasons(label.name, shots)
+                    reasons = self._sum_values("rejected", label.name, shots)
                     raise RunError(
                         f"{directory}: label {label.name!r}",
                         f"no row is left of it{at_shots} (rejected: {reasons})",
@@ -196,15 +194,8 @@ class RawRows:
         # the shards of a group share most of their partners
         self._get_pairs = lru_cache(maxsize=MOST_PARTNER_SHARDS)(self._read_pairs)
 
-    def read_raw(self, shard: Shard, columns: Sequence[str] | None = None) -> list[Row]:
-        """Return the raw rows of a shard, with all columns or some."""
-        return self._read_file(tasks.make_shard_paths(self.recipe, shard).raw, columns)
-
-    def read_rejected(self, shard: Shard, columns: Sequence[str]) -> list[Row]:
-        """Return some columns of a shard's rejected rows."""
-        return self._read_file(tasks.make_shard_paths(self.recipe, shard).rejected, columns)
-
-    def _read_file(self, path: str, columns: Sequence[str] | None) -> list[Row]:
+    def read(self, path: str, columns: Sequence[str] | None = None) -> list[Row]:
+        """Return the rows of a file of a shard, with all columns or some."""
         return [] if path in self._empty else read_shard(self._read(path), columns)
 
     def collect_pool(self, shard: Shard, split: str) -> list[pairs.Pair]:
@@ -224,7 +215,8 @@ class RawRows:
     def _read_pairs(self, shard: Shard) -> dict[str, list[pairs.Pair]]:
         """Return split → (text1, text2) of the kept rows of a shard."""
         columns = ("text1", "text2", "target", *get_verified_columns("raw", self.recipe))
-        kept_rows, _ = filter_rows(self.read_raw(shard, columns), self.recipe)
+        raw = self.read(tasks.make_shard_paths(self.recipe, shard).raw, columns)
+        kept_rows, _ = filter_rows(raw, self.recipe)
         shard_pairs = {}
         for split, rows in pairs.split_rows(kept_rows, self.recipe).items():
             shard_pairs[split] = [(row["text1"], row["text2"]) for row in rows]
@@ -238,10 +230,10 @@ def list_partners(shard: Shard) -> list[Shard]:
     the same variant. The shard itself may be among them.
     """
     start = shard.block + shard.blocks // 2
-    partners = []
-    for step in range(min(shard.blocks, MOST_PARTNER_SHARDS)):
-        partners.append(Shard(shard.variant, (start + step) % shard.blocks, shard.blocks))
-    return partners
+    return [
+        Shard(shard.variant, (start + step) % shard.blocks, shard.blocks)
+        for step in range(min(shard.blocks, MOST_PARTNER_SHARDS))
+    ]
 
 
 def finish_group(
@@ -269,11 +261,13 @@ def finish_group(
     tally = Tally()
     shots = task.group.shots
     files = defaultdict[str, list[Row]](list)
+    make_finished_rows = pairs.FINISHING[recipe.schema_name]
     duplicates: list[Row] = []
     for shard in task.group.shards:
         # filter and score the shard's rows
-        tally.add_rejected(shots, raw_rows.read_rejected(shard, ("target", "reason")))
-        raw = raw_rows.read_raw(shard)
+        paths = tasks.make_shard_paths(recipe, shard)
+        tally.add_rejected(shots, raw_rows.read(paths.rejected, ("target", "reason")))
+        raw = raw_rows.read(paths.raw)
         tally.add_raw(shots, raw, recipe)
         filtered, _ = filter_rows(raw, recipe)
         kept_rows = pairs.add_scores(filtered, raw, recipe)
@@ -285,9 +279,10 @@ def finish_group(
         # make the rows of every finished config
         for split, split_rows in pairs.split_rows(kept_rows, recipe).items():
             pool = raw_rows.collect_pool(shard, split)
-            for config, rows in pairs.make_finished_rows(split_rows, pool, recipe).items():
+            for config, rows in make_finished_rows(split_rows, pool, recipe).items():
                 files[task.group.make_path(config, split)] += rows
-                tally.sampled += sum(row.get("target") == SAMPLED for row in rows)
+                sampled = sum(row.get("target") == SAMPLED for row in rows)
+                tally.counts["sampled", shots, SAMPLED, ""] += sampled
     tally.add_rejected(shots, duplicates)
     result = TaskResult(key=task.key, task=task, facts=tally.to_json())
     return tasks.add_files(result, recipe, files), duplicates
@@ -389,7 +384,7 @@ def _finish_groups(
         read = run.directory.joinpath
         results = (finish_group(run.recipe, task, read, length.measure)[0] for task in missing)
     for result in results:
-        yield run.store_result(result.replace(raw=raw_digest))
+        yield run.store_result(result.model_copy(update={"raw": raw_digest}))
 
 
 def _make_task(run: DatasetRun, group: Group) -> FinishGroup:

@@ -13,15 +13,24 @@ from sts_dino.generation.inputs.prompts import load_prompts
 from sts_dino.generation.pipeline.code_digest import CODE_ROOT, get_versions
 from sts_dino.generation.pipeline.directory import BaseRun, DatasetRun
 from sts_dino.generation.pipeline.finish import finish
-from sts_dino.generation.pipeline.pilot_texts import get_pilot_path
 from sts_dino.generation.pipeline.reporting import Progress, make_provenance, report_cost
 from sts_dino.generation.pipeline.source_sentences import (
     Scratch,
     SourceSentences,
     prepare_sentences,
 )
-from sts_dino.generation.pipeline.tasks import Executor, ExecutorSpec, StartExecutor, WriteShard
-from sts_dino.generation.pipeline.worker import choose_text_length, start_local_executor
+from sts_dino.generation.pipeline.tasks import (
+    Executor,
+    ExecutorSpec,
+    StartExecutor,
+    WriteShard,
+    list_shards,
+)
+from sts_dino.generation.pipeline.worker import (
+    choose_text_length,
+    get_pilot_path,
+    start_local_executor,
+)
 from sts_dino.generation.rows.selection import find_selector, list_selector_files
 from sts_dino.hub.contract import run_dir
 from sts_dino.hub.contract.published_paths import describe_clone, hide_folders, store_input_paths
@@ -133,7 +142,7 @@ def generate_missing_shards(
     Raises InputError for a damaged record of seconds, and the errors of the executor.
     """
     # find the missing shards
-    shards = run.list_shards(sentences.blocks)
+    shards = list_shards(run.recipe, sentences.blocks)
     missing = run.find_missing_shards(shards)
     run.set_counts(shards_done=len(shards) - len(missing), shards_total=len(shards))
 

@@ -18,11 +18,7 @@ from sts_dino.generation.inputs.prompts import Prompts
 from sts_dino.generation.inputs.sources import SourceSentence
 from sts_dino.generation.pipeline.tasks import Executor, TaskResult
 from sts_dino.generation.rows.attempts import make_text_request
-from sts_dino.generation.rows.selection import (
-    download_selector,
-    find_selector,
-    list_selector_files,
-)
+from sts_dino.generation.rows.selection import download_selector
 from sts_dino.hub.contract.licences import read_card_licences
 from sts_dino.hub.contract.packaged import ENCODERS
 from sts_dino.hub.contract.published_paths import hide_folders
@@ -137,17 +133,27 @@ def report_cost(
         total: the number of all source sentences.
         usage: the counts of a server's stored answers; empty: none.
     """
-    # estimate requests and tokens
+    # take texts and tokens of a request from the stored ones, or estimate them from their bytes
     recipe = prompts.recipe
     server = recipe.model.server
     if server is None:
         return
-    texts = total * len(recipe.variants) * recipe.texts_per_source_sentence
-    texts_per_request = _get_answers_per_request(server, usage)
+    texts_per_request: float = server.choices
+    stored_requests = usage.get("counted_requests", 0)
+    if stored_requests >= FEWEST_ANSWERS:
+        # fewer texts than ``choices`` if the server gave fewer
+        texts_per_request = min(server.choices, usage["answers"] / stored_requests)
+        counted_answers = max(1, usage["answers"] - usage["uncounted"])
+        prompt_tokens = usage["prompt_tokens"] / stored_requests
+        completion_tokens = usage["completion_tokens"] / counted_answers * texts_per_request
+    else:
+        prompt_tokens, completion_tokens = _estimate_tokens(prompts, server, sentences)
+
+    # count the requests
     if server.contrast is not None:
         texts_per_request = len(recipe.written_labels)
+    texts = total * len(recipe.variants) * recipe.texts_per_source_sentence
     requests = ceil(texts / texts_per_request)
-    prompt_tokens, completion_tokens = _measure_tokens(prompts, sentences, usage)
     line = (
         f"{COST_LINE}about {requests:,} requests, {requests * prompt_tokens:,.0f} prompt and "
         f"{requests * completion_tokens:,.0f} generated tokens, rejected texts apart"
@@ -174,37 +180,14 @@ def report_cost(
         )
 
 
-def _get_answers_per_request(server: Server, usage: Mapping[str, Any]) -> float:
-    """Return the mean number of texts in an answer: ``choices``, or fewer if the server gave fewer.
-
-    ``usage``: the counts of stored answers, of which ``FEWEST_ANSWERS`` or more are needed.
-    """
-    requests = usage.get("counted_requests", 0)
-    if requests < FEWEST_ANSWERS:
-        return server.choices
-    return min(server.choices, usage["answers"] / requests)
-
-
-def _measure_tokens(
-    prompts: Prompts, sentences: Sequence[SourceSentence], usage: Mapping[str, Any]
+def _estimate_tokens(
+    prompts: Prompts, server: Server, sentences: Sequence[SourceSentence]
 ) -> tuple[float, float]:
     """Return the mean number of prompt tokens and of generated tokens of a request.
 
-    They are measured on ``FEWEST_ANSWERS`` or more stored requests. With fewer, they are estimated:
-    prompt tokens from the bytes of the requests, generated tokens from the longest answer.
+    Prompt tokens follow from the bytes of the requests, generated tokens from the longest answer.
     """
-    # Take the means of the stored requests, if there are enough.
     recipe = prompts.recipe
-    server = recipe.model.server
-    assert server is not None, "report_cost checks this"
-    requests = usage.get("counted_requests", 0)
-    if requests >= FEWEST_ANSWERS:
-        counted_answers = usage["answers"] - usage["uncounted"]
-        tokens_per_answer = usage["completion_tokens"] / max(1, counted_answers)
-        completion_tokens = tokens_per_answer * _get_answers_per_request(server, usage)
-        return usage["prompt_tokens"] / requests, completion_tokens
-
-    # Too few answers: estimate from the requests themselves.
     lengths: list[int] = []
     most_tokens = recipe.decoding.max_new_tokens
     variant = recipe.variants[0]
@@ -283,18 +266,12 @@ def make_provenance(
     """
     # describe model and source, which every dataset has
     model = recipe.model
-    selector_digests = list_selector_digests(recipe, inputs)
-    weights = [
-        digest
-        for path, digest in inputs.items()
-        if path.endswith((".safetensors", ".gguf")) and path not in selector_digests
-    ]
     provenance: dict[str, Any] = {
         "command": command,
         "model": {
             "id": model.repo_id or (model.path and hide_folders(model.path)),
             "revision": model.revision,
-            "sha256": weights[0] if weights else None,  # of the first file, if there are several
+            "sha256": find_weights_digest(model.path, inputs),
             **executor.describe(),
             **read_upstream(model.path),
         },
@@ -313,6 +290,18 @@ def make_provenance(
     return provenance
 
 
+def find_weights_digest(folder: object, inputs: Mapping[str, str]) -> str | None:
+    """Return the SHA-256 of the weights in a folder, of the first file if there are several.
+
+    None for a model that is no local input: one of a Hub. ``inputs``: published path → SHA-256.
+    """
+    prefix = f"{hide_folders(str(folder))}/"
+    for path, digest in inputs.items():
+        if path.startswith(prefix) and path.endswith((".safetensors", ".gguf")):
+            return digest
+    return None
+
+
 def describe_selector(recipe: DatasetRecipe, inputs: Mapping[str, str]) -> dict[str, str | None]:
     """Return the facts of the encoder of ``selection`` that a card names.
 
@@ -323,8 +312,7 @@ def describe_selector(recipe: DatasetRecipe, inputs: Mapping[str, str]) -> dict[
     section = recipe.selection
     assert section is not None, "the recipe has a selection"
     folder = download_selector(recipe)
-    digests = list_selector_digests(recipe, inputs)
-    sha256 = next((digests[path] for path in digests if path.endswith(".safetensors")), None)
+    sha256 = find_weights_digest(folder, inputs)
     for model in ENCODERS.values():
         if sha256 in model.identities.values():
             repo_id, _, revision = (model.hub or model.upstream).partition("@")
@@ -338,19 +326,3 @@ def describe_selector(recipe: DatasetRecipe, inputs: Mapping[str, str]) -> dict[
         "license": card_licences[0].id if card_licences else None,
         "sha256": sha256,
     }
-
-
-def list_selector_digests(recipe: DatasetRecipe, inputs: Mapping[str, str]) -> dict[str, str]:
-    """Return the entries of ``inputs`` that are files of the encoder of ``selection``.
-
-    Empty without ``selection``, and for an encoder of a Hub.
-    """
-    folder = find_selector(recipe) if recipe.selection is not None else None
-    if folder is None:
-        return {}
-    digests: dict[str, str] = {}
-    for path in list_selector_files(folder):
-        name = f"{hide_folders(str(folder))}/{path.relative_to(folder).as_posix()}"
-        if name in inputs:
-            digests[name] = inputs[name]
-    return digests

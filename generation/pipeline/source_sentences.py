@@ -29,7 +29,7 @@ from sts_dino.generation.inputs.sources import (
 )
 from sts_dino.generation.pipeline.directory import BaseRun, DatasetRun
 from sts_dino.generation.pipeline.tasks import Executor, TaskResult, WriteSourceSentences
-from sts_dino.generation.rows.verification import Row
+from sts_dino.generation.rows.selection import Row
 from sts_dino.hub.contract.recipe import DatasetRecipe
 from sts_dino.hub.contract.schema import DUPLICATE, NOT_NEEDED
 from sts_dino.hub.durable import (
@@ -94,8 +94,6 @@ class Scratch:
         self.directory = run_directory.with_name(f"{run_directory.name}.scratch")
         self.journal = self.directory / "journal.jsonl"  # of ``pipeline.directory.DatasetRun``
         self._sentences = self.directory / "source-sentences.parquet"
-        for leftover in self.directory.glob(".*.tmp"):  # of a killed process
-            leftover.unlink()
         notes = self._read_notes()
         if notes is None or notes.key != key:
             if self.directory.is_dir():  # its journal is of another run, too

@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field
 from sts_dino.generation.inputs.prompts import Prompts, TokenCounter
 from sts_dino.generation.inputs.sources import SourceSentence
 from sts_dino.generation.rows.filters import filter_rows
-from sts_dino.generation.rows.verification import Row
+from sts_dino.generation.rows.selection import Row
 from sts_dino.hub.contract.recipe import (
     DatasetRecipe,
     Variant,
@@ -106,16 +106,13 @@ def iter_groups(recipe: DatasetRecipe, blocks: int) -> Iterator[Group]:
     ``blocks``: the number of shards of one variant.
     """
     size = count_shards_per_group(recipe)
-    for shots, variants in group_variants(recipe).items():
-        shard_count = len(variants) * blocks
-        group_count = ceil(shard_count / size)
-        for index in range(group_count):
-            start = index * size
-            shards = []
-            for number in range(start, min(start + size, shard_count)):
-                variant = variants[number // blocks]
-                shards.append(Shard(variant, number % blocks, blocks))
-            yield Group(shots, index, group_count, tuple(shards))
+    all_shards = list_shards(recipe, blocks)
+    for shots in group_variants(recipe):
+        shards = [shard for shard in all_shards if shard.variant.shots == shots]
+        total = ceil(len(shards) / size)
+        for index in range(total):
+            members = shards[index * size : (index + 1) * size]
+            yield Group(shots, index, total, tuple(members))
 
 
 def count_shards_per_group(recipe: DatasetRecipe) -> int:
@@ -238,11 +235,7 @@ class TaskResult(BaseModel, frozen=True, extra="forbid"):
         # a line of this code has every key; a line of other code may lack some
         if result.model_fields_set != cls.model_fields.keys() - {"task", "contents"}:
             return None
-        return result.replace(task=task)
-
-    def replace(self, **changes: Any) -> "TaskResult":
-        """Return a copy with other values."""
-        return self.model_copy(update=changes)
+        return result.model_copy(update={"task": task})
 
 
 def make_shard_result(
@@ -287,7 +280,7 @@ def add_files(
                     path, contents[path], config=config, split=split, rows=len(file_rows)
                 )
             )
-    return result.replace(files=tuple(files), contents=contents)
+    return result.model_copy(update={"files": tuple(files), "contents": contents})
 
 
 class Executor(Protocol):

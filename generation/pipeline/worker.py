@@ -1,20 +1,32 @@
-"""Worker: a language model that does a recipe's tasks; and the executor with one worker."""
+"""Worker: a language model that does a recipe's tasks; and the executor with one worker.
 
+The executor uses the texts of an estimate's pilots instead of generating them again. They are in
+``NAME.pilot.json`` beside the run directory until the run is complete. They change no byte of the
+run: they are stored and used only where a text does not depend on its batch (float32 on a CPU, one
+thread), and by a run with the recipe, inputs and versions of the pilots.
+"""
+
+import hashlib
+import json
+import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from itertools import groupby, tee
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
-from sts_dino.generation.backends.protocol import Request, Writer, complete
+from pydantic import BaseModel
+
+from sts_dino.generation.backends.protocol import Completion, Request, Writer, complete
 from sts_dino.generation.backends.registry import load_writer
 from sts_dino.generation.inputs.prompts import Prompts
 from sts_dino.generation.inputs.row_seeds import make_seed
 from sts_dino.generation.inputs.sources import CountTokens, find_text_problem
 from sts_dino.generation.pipeline.finish import LENGTH_IN_WORDS, TextLength, finish_group
-from sts_dino.generation.pipeline.pilot_texts import use_pilot_texts
 from sts_dino.generation.pipeline.reporting import report_usage
 from sts_dino.generation.pipeline.tasks import (
     Executor,
@@ -31,6 +43,11 @@ from sts_dino.generation.rows.attempts import generate_shards
 from sts_dino.generation.rows.filters import TextFilters
 from sts_dino.hub.contract.published_paths import hide_folders
 from sts_dino.hub.contract.recipe import DatasetRecipe, DecodingParameters, Variant
+from sts_dino.hub.durable import write_text
+
+logger = logging.getLogger(__name__)
+
+Completed = tuple[Request, Completion]
 
 
 class _TaskFeed(Iterator[WriteShard]):
@@ -79,7 +96,7 @@ class Worker:
         else:
             length = choose_text_length(self.recipe, self.writer.count_tokens)
             result, _ = finish_group(self.recipe, task, read, length.measure)
-        return result.replace(seconds=time.monotonic() - started)
+        return result.model_copy(update={"seconds": time.monotonic() - started})
 
     def _generate_next_shard(self, task: WriteShard, ahead: Sequence[Task]) -> TaskResult:
         """Return the result of a shard, and begin the shards ahead in the same stream.
@@ -134,7 +151,7 @@ class Worker:
         )
         for task, rows in zip(tasks, shard_rows, strict=True):
             result = make_shard_result(self.recipe, task, rows.raw, rows.rejected)
-            yield result.replace(seconds=time.monotonic() - started)
+            yield result.model_copy(update={"seconds": time.monotonic() - started})
             started = time.monotonic()
 
     def _generate_source_sentences(self, task: WriteSourceSentences) -> TaskResult:
@@ -170,11 +187,11 @@ class Worker:
             task.numbers, labels, requests, completions, strict=True
         ):
             text = completion.text
-            reason = completion.problem
-            reason = reason or find_text_problem(
-                text, recipe.premise_tokens, self.writer.count_tokens
+            reason = (
+                completion.problem
+                or find_text_problem(text, recipe.premise_tokens, self.writer.count_tokens)
+                or self._filters.find_reason(text)
             )
-            reason = reason or self._filters.find_reason(text)
             row = {
                 "source_id": f"{number:06d}",
                 "text": text,
@@ -198,6 +215,127 @@ def choose_text_length(recipe: DatasetRecipe, count_tokens: CountTokens) -> Text
     if not model.facts.local and recipe.premise_tokens is None:
         return LENGTH_IN_WORDS
     return TextLength("tokens", model.repo_id or hide_folders(model.path or ""), count_tokens)
+
+
+def get_pilot_path(run_directory: Path) -> Path:
+    """Return the path of the file of pilot texts of a run directory."""
+    return run_directory.with_name(f"{run_directory.name}.pilot.json")
+
+
+def is_batch_independent(recipe: DatasetRecipe) -> bool:
+    """Return whether a text is the same in every batch: float32 on a CPU with one thread.
+
+    Call it after the model is loaded: loading sets the number of torch's threads.
+    """
+    import torch
+
+    model = recipe.model
+    is_float32_on_cpu = model.facts.local and model.device == "cpu" and model.dtype == "float32"
+    return is_float32_on_cpu and torch.get_num_threads() == 1
+
+
+def hash_request(request: Request) -> str:
+    """Return the SHA-256 of all values of a request except its key, which is the caller's own."""
+    values = asdict(replace(request, key=None))
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+class PilotRecord(BaseModel, frozen=True, extra="forbid"):
+    """The content of a file of pilot texts.
+
+    ``run_key``: the key of the run that may use them.
+    ``completions``: SHA-256 of a request (``hash_request``) → its completion.
+    """
+
+    run_key: str
+    completions: dict[str, Completion]
+
+
+class _WrappedWriter:
+    """A writer with its own stream, and all other attributes of another writer."""
+
+    def __init__(self, writer: Any, completions: dict[str, Completion]):
+        self._writer = writer
+        self._completions = completions  # SHA-256 of a request (``hash_request``) → its completion
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._writer, name)
+
+
+class RecordingWriter(_WrappedWriter):
+    """A writer that remembers every completion."""
+
+    def stream(self, queue: deque[Request], *settings: Any) -> Iterator[Completed]:
+        """Complete the requests of ``queue``, see ``Writer.stream``."""
+        for request, completion in self._writer.stream(queue, *settings):
+            self._completions[hash_request(request)] = completion
+            yield request, completion
+
+    def store(self, run_directory: Path, run_key: str) -> None:
+        """Write the completions beside a run directory, for the run of ``run_key``."""
+        record = PilotRecord(run_key=run_key, completions=self._completions)
+        write_text(get_pilot_path(run_directory), json.dumps(record.model_dump()) + "\n")
+
+
+class AnsweringWriter(_WrappedWriter):
+    """A writer that takes the completions of known requests; another one generates the rest."""
+
+    def stream(self, queue: deque[Request], *settings: Any) -> Iterator[Completed]:
+        """Complete the requests of ``queue``, see ``Writer.stream``."""
+        yield from self._answer_known(queue)
+        length = len(queue)
+        for request, completion in self._writer.stream(queue, *settings):
+            yield request, completion
+            # Only a new shard makes the queue longer, so most texts cost no search.
+            if len(queue) > length:
+                yield from self._answer_known(queue)
+            length = len(queue)
+
+    def _answer_known(self, queue: deque[Request]) -> Iterator[Completed]:
+        """Remove the known requests from the queue, and yield each with its completion.
+
+        The caller may add requests between two yields, so the queue is searched until it has no
+        known request. A completion is used once.
+        """
+        may_have_known = bool(self._completions)
+        while may_have_known:
+            known = list[Completed]()
+            unknown = list[Request]()
+            for request in queue:
+                completion = self._completions.pop(hash_request(request), None)
+                if completion is None:
+                    unknown.append(request)
+                else:
+                    known.append((request, completion))
+            queue.clear()
+            queue.extend(unknown)
+            yield from known
+            may_have_known = bool(known) and bool(self._completions)
+
+
+def use_pilot_texts(writer: Writer, recipe: DatasetRecipe, directory: Path, run_key: str) -> Writer:
+    """Return a writer that uses the texts of this run's pilots, or ``writer`` without any.
+
+    A file of another run, or one that cannot be read, is ignored.
+
+    Args:
+        writer: the loaded writer of the run.
+        recipe: the recipe of the run.
+        directory: the run directory.
+        run_key: the key of the run (``pipeline.job.compute_run_key``).
+    """
+    path = get_pilot_path(directory)
+    if not is_batch_independent(recipe) or not path.is_file():
+        return writer
+    try:
+        record = PilotRecord.model_validate(json.loads(path.read_bytes()))
+    except (ValueError, RecursionError):  # a file that this code did not write
+        return writer
+    if record.run_key != run_key:
+        return writer
+    logger.info(f"{len(record.completions):,} texts of the estimate's pilots are used")
+    answering_writer: Any = AnsweringWriter(writer, dict(record.completions))
+    return answering_writer
 
 
 class LocalExecutor:

@@ -18,10 +18,14 @@ from sts_dino.generation.backends.protocol import Choice, Completion, Request, W
 from sts_dino.generation.inputs.prompts import Prompts
 from sts_dino.generation.inputs.row_seeds import make_seed
 from sts_dino.generation.inputs.sources import SourceSentence
-from sts_dino.generation.rows import verification
 from sts_dino.generation.rows.filters import TextFilters
-from sts_dino.generation.rows.selection import add_cosines, load_selector
-from sts_dino.generation.rows.verification import Row
+from sts_dino.generation.rows.selection import (
+    Row,
+    add_cosines,
+    load_selector,
+    make_columns,
+    should_retry,
+)
 from sts_dino.hub.contract.recipe import DatasetRecipe, Label, Variant
 from sts_dino.hub.contract.schema import COSINE, SAME_BEGINNING, SAME_FOR_LABELS
 from sts_dino.hub.word_overlap import Words, split_words
@@ -72,8 +76,8 @@ class _TextRequest:
         text = completion.text
         if text == self.source.text or text in self.usable_texts:
             return False
-        columns = verification.make_columns(completion, self.label.name, recipe)
-        if verification.should_retry({"target": self.label.name, **columns}, recipe):
+        columns = make_columns(completion, self.label.name, recipe)
+        if should_retry({"target": self.label.name, **columns}, recipe):
             return False
         self.usable_texts.add(text)
         return True
@@ -398,7 +402,7 @@ def _make_rows(text_request: _TextRequest, recipe: DatasetRecipe) -> Iterator[Ro
             "seed": attempt.seed,
             "log_prob": completion.log_prob,
             "margin": completion.margin,
-            **verification.make_columns(completion, label.name, recipe),
+            **make_columns(completion, label.name, recipe),
         }
         if recipe.selection is not None:
             row[COSINE] = None

@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from sts_dino.generation.inputs.examples import ExampleSet
 from sts_dino.generation.inputs.sources import has_control_characters
-from sts_dino.generation.rows.selection import reject_unselected
-from sts_dino.generation.rows.verification import Row, find_rejections
+from sts_dino.generation.rows.selection import Row, find_rejections, reject_unselected
 from sts_dino.hub.contract.recipe import X1, DatasetRecipe, Label, Variant
 from sts_dino.hub.contract.schema import (
     CONTROL_CHARACTERS,
@@ -52,7 +51,7 @@ class _Candidate(NamedTuple):
     text: str
     text1: str
     label: Label | None
-    variant: Variant | None
+    variant: Variant
 
 
 class TextFilters:
@@ -83,7 +82,11 @@ class TextFilters:
         self._rules = {reason: rule for reason, rule in rules.items() if reason in chosen}
 
     def find_reason(
-        self, text: str, text1: str = "", label: Label | None = None, variant: Variant | None = None
+        self,
+        text: str,
+        text1: str = "",
+        label: Label | None = None,
+        variant: Variant = Variant(None, 0),  # noqa: B008 - frozen
     ) -> str | None:
         """Return the rejection reason of a generated text, or None.
 
@@ -93,7 +96,7 @@ class TextFilters:
             text: the generated text.
             text1: the source sentence of its prompt; generated source sentences have none.
             label: the label of its prompt, if any.
-            variant: the variant of its prompt, if any.
+            variant: the variant of its prompt; by default a prompt without examples.
         """
         candidate = _Candidate(text, text1, label, variant)
         for reason, is_rejected in self._rules.items():
@@ -102,25 +105,20 @@ class TextFilters:
         return self._compare_with_source(candidate)
 
     def _is_example_copy(self, candidate: _Candidate) -> bool:
-        """Return whether a text equals a text of its prompt's examples, case and punctuation apart.
-
-        False for a text without label and variant.
-        """
-        if candidate.label is None or candidate.variant is None:
-            return False
-        examples = self._get_example_words(candidate.label.name, candidate.variant)
+        """Return whether a text equals one of its prompt's examples, case and punctuation apart."""
+        examples = self._get_example_words(candidate.label, candidate.variant)
         return split_words(candidate.text) in examples
 
-    def _collect_example_words(self, label: str, variant: Variant) -> set[Words]:
+    def _collect_example_words(self, label: Label | None, variant: Variant) -> set[Words]:
         """Return the words of each text of a prompt's examples, without texts of no word."""
         example_words = {split_words(text) for text in self._list_example_texts(label, variant)}
         return example_words - {()}
 
-    def _list_example_texts(self, label: str, variant: Variant) -> list[str]:
+    def _list_example_texts(self, label: Label | None, variant: Variant) -> list[str]:
         """Return both texts of each example in a label's prompt; empty without examples."""
         texts: list[str] = []
-        if variant.shots:
-            for example in self._sets[variant.shots][variant.example_set][label]:
+        if label is not None and variant.shots:
+            for example in self._sets[variant.shots][variant.example_set][label.name]:
                 texts += [example.premise, example.hypothesis]
         return texts
 
@@ -132,9 +130,7 @@ class TextFilters:
         characters of an example in a script without spaces. Words and characters of the source
         sentence do not count.
         """
-        if candidate.label is None or candidate.variant is None:
-            return False
-        traits = self._get_traits(candidate.label.name, candidate.variant)
+        traits = self._get_traits(candidate.label, candidate.variant)
         source_in_order = split_words(candidate.text1)
         source_words = set(source_in_order)
 
@@ -158,17 +154,44 @@ class TextFilters:
             run in characters and run not in source_characters for run in traits.character_runs
         )
 
-    def _collect_traits(self, label: str, variant: Variant) -> "_ExampleTraits":
-        """Return what tells the examples of a prompt from other texts."""
-        return _describe_examples(self._list_example_texts(label, variant), self._language)
+    def _collect_traits(self, label: Label | None, variant: Variant) -> "_ExampleTraits":
+        """Return what tells the examples of a prompt from other texts.
+
+        A capitalised word counts as a name if it stands inside a sentence that is mostly in lower
+        case, and if no example has it in lower case. A language that capitalises its nouns has no
+        names.
+        """
+        # collect capitalised words, long words and runs of characters, sentence by sentence
+        sentences = self._list_example_texts(label, variant)
+        names: set[str] = set()
+        long_words: list[frozenset[str]] = []
+        character_runs: list[str] = []
+        for sentence in sentences:
+            words = split_words(sentence)
+            long_words.append(frozenset(word for word in words if len(word) >= LONG_WORD_LETTERS))
+            cased_words = _WORD.findall(sentence)
+            lower_case_words = sum(word.islower() for word in cased_words)
+            if 2 * lower_case_words > len(cased_words):
+                names.update(_NAME.findall(sentence))
+            # ``split_words`` makes each character of a script without spaces a word
+            for start in range(len(words) - LEAKED_CHARACTERS + 1):
+                run = words[start : start + LEAKED_CHARACTERS]
+                if all(len(word) == 1 for word in run):
+                    character_runs.append("".join(run))
+
+        # keep the capitalised words that are names
+        if self._language in _LANGUAGES_WITH_CAPITAL_NOUNS:
+            names.clear()
+        every_word = {word for sentence in sentences for word in _WORD.findall(sentence)}
+        names = {name for name in names if name.lower() not in every_word}
+        return _ExampleTraits(frozenset(names), tuple(long_words), tuple(character_runs))
 
     def _is_prompt_echo(self, candidate: _Candidate) -> bool:
         """Return whether a text copies the instructions and has a word that its source sentence
         lacks.
         """
-        if not self._instructions.is_copied_by(candidate.text):
-            return False
-        return not set(split_words(candidate.text)) <= set(split_words(candidate.text1))
+        is_copy = self._instructions.is_copied_by(candidate.text)
+        return is_copy and not set(split_words(candidate.text)) <= set(split_words(candidate.text1))
 
     def _compare_with_source(self, candidate: _Candidate) -> str | None:
         """Return NEAR_COPY or OVERLAP for a word overlap that the recipe rejects, else None.
@@ -204,37 +227,6 @@ class _ExampleTraits(NamedTuple):
     names: frozenset[str]  # capitalised words
     long_words: tuple[frozenset[str], ...]  # of each sentence, case-folded
     character_runs: tuple[str, ...]  # in a script without spaces between words
-
-
-def _describe_examples(sentences: Sequence[str], language: str) -> _ExampleTraits:
-    """Return the traits of example sentences.
-
-    A capitalised word counts as a name if it stands inside a sentence that is mostly in lower case,
-    and if no example has it in lower case. A language that capitalises its nouns has no names.
-    """
-    # collect capitalised words, long words and runs of characters, sentence by sentence
-    names: set[str] = set()
-    long_words: list[frozenset[str]] = []
-    character_runs: list[str] = []
-    for sentence in sentences:
-        words = split_words(sentence)
-        long_words.append(frozenset(word for word in words if len(word) >= LONG_WORD_LETTERS))
-        cased_words = _WORD.findall(sentence)
-        lower_case_words = sum(word.islower() for word in cased_words)
-        if 2 * lower_case_words > len(cased_words):
-            names.update(_NAME.findall(sentence))
-        # ``split_words`` makes each character of a script without spaces a word
-        for start in range(len(words) - LEAKED_CHARACTERS + 1):
-            run = words[start : start + LEAKED_CHARACTERS]
-            if all(len(word) == 1 for word in run):
-                character_runs.append("".join(run))
-
-    # keep the capitalised words that are names
-    if language in _LANGUAGES_WITH_CAPITAL_NOUNS:
-        names.clear()
-    every_word = {word for sentence in sentences for word in _WORD.findall(sentence)}
-    names = {name for name in names if name.lower() not in every_word}
-    return _ExampleTraits(frozenset(names), tuple(long_words), tuple(character_runs))
 
 
 class InstructionText:

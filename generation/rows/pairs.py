@@ -21,8 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from statistics import fmean
 
 from sts_dino.generation.inputs.row_seeds import draw_fraction, make_seed
-from sts_dino.generation.rows import verification
-from sts_dino.generation.rows.verification import Row
+from sts_dino.generation.rows.selection import Row, compute_label_bias, compute_probabilities
 from sts_dino.hub.contract.recipe import DatasetRecipe
 from sts_dino.hub.contract.schema import (
     EXAMPLE_SET,
@@ -49,20 +48,6 @@ def split_rows(rows: Iterable[Row], recipe: DatasetRecipe) -> dict[str, list[Row
     return splits
 
 
-def make_finished_rows(
-    kept_rows: Sequence[Row], pool: Sequence[Pair], recipe: DatasetRecipe
-) -> dict[str, list[Row]]:
-    """Return the rows of every finished config of the schema, by the config's base name.
-
-    Args:
-        kept_rows: the kept rows of one shard and split.
-        pool: the (text1, text2) that sampled negatives are chosen from; empty for a schema without
-            sampled negatives.
-        recipe: the dataset's recipe, which names the schema.
-    """
-    return FINISHING[recipe.schema_name](kept_rows, pool, recipe)
-
-
 def add_scores(kept_rows: Sequence[Row], raw: Sequence[Row], recipe: DatasetRecipe) -> list[Row]:
     """Return the kept rows of a shard, each with a soft ``score`` if the recipe has soft scores.
 
@@ -82,11 +67,11 @@ def add_scores(kept_rows: Sequence[Row], raw: Sequence[Row], recipe: DatasetReci
 
     # the expected score of each text, by target
     scores = _compute_smoothed_scores(recipe)
-    bias = verification.compute_label_bias(raw, recipe)
+    bias = compute_label_bias(raw, recipe)
     expected_scores: list[float] = []
     by_target = defaultdict[str, list[float]](list)
     for row in kept_rows:
-        probabilities = verification.compute_probabilities(row, bias, options.temperature)
+        probabilities = compute_probabilities(row, bias, options.temperature)
         expected = math.fsum(probabilities[label] * score for label, score in scores.items())
         expected_scores.append(expected)
         by_target[row["target"]].append(expected)

@@ -1,19 +1,29 @@
-"""Selection: an encoder chooses the best of several texts for a source sentence and label.
+"""Verification and selection: which texts of a source sentence and label are kept.
 
-It takes the place of self-debiasing where a server draws the tokens. The label of the highest score
-keeps the texts with the highest cosines to the source sentence: the filters have already rejected
-copies and near-copies. The label of the lowest score keeps the texts with the lowest cosines. A
-label between them keeps the texts nearest to a target between the mean cosines of those two, at its
-score: 0.5 lies in the middle, where both other labels are farthest. The means are those of the
-chosen texts of a shard, so the scale of the encoder does not matter.
+Verification: a text's likelihood under the prompt of every label shows which label it fits best. It
+is the same text under every prompt, with the same source sentence, so its length and the frequency
+of its words cancel. log p(text | prompt) sums the language model's own log-probabilities of the
+drawn tokens, the ending one included: before debiasing, top-k and top-p, over the tokens that can
+be drawn, as ``log_prob`` does. Calibration first subtracts each label's mean over the raw rows of
+the shard, since one prompt may make all texts likelier than another does. The targets weigh alike,
+however many texts each has.
 
-Cosines are rounded to the column's float32 before anything is decided, so that readers of the rows
-decide alike. The encoder loads before any text is requested.
+Selection: an encoder chooses the best of several texts. It takes the place of self-debiasing where
+a server draws the tokens. The label of the highest score keeps the texts with the highest cosines
+to the source sentence: the filters have already rejected copies and near-copies. The label of the
+lowest score keeps the texts with the lowest cosines. A label between them keeps the texts nearest
+to a target between the mean cosines of those two, at its score: 0.5 lies in the middle, where both
+other labels are farthest. The means are those of the chosen texts of a shard, so the scale of the
+encoder does not matter. The encoder loads before any text is requested.
+
+Numbers are rounded to the columns' float32 before anything is decided, so that readers of the rows
+decide alike.
 """
 
 import heapq
+import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from statistics import fmean
@@ -21,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from sts_dino.generation.rows.verification import Row
+from sts_dino.generation.backends.protocol import Completion
 from sts_dino.hub.client.connection import convert_read_errors
 from sts_dino.hub.contract.packaged import (
     MINILM,
@@ -30,7 +40,13 @@ from sts_dino.hub.contract.packaged import (
     find_minilm,
 )
 from sts_dino.hub.contract.recipe import DatasetRecipe
-from sts_dino.hub.contract.schema import COSINE, NOT_BEST
+from sts_dino.hub.contract.schema import (
+    COSINE,
+    LABEL_PROBABILITY,
+    LOG_LIKELIHOODS,
+    NOT_BEST,
+    OTHER_LABEL,
+)
 from sts_dino.hub.errors import InputError
 from sts_dino.hub.untrusted import (
     NO_CODE,
@@ -46,9 +62,163 @@ SMALLEST_NORM = 1e-12  # of an embedding: keeps the cosines of a vector of zeros
 BATCH_TEXTS = 32
 PROBE_SENTENCE = "A sentence."  # an encoder that fails on it costs no text
 
+Row = dict[str, Any]
+LabelBias = Mapping[str, float]  # label → nats
+NO_BIAS: LabelBias = {}
+TextsByLabel = Mapping[tuple[str, str], list[str]]  # (source sentence, label) → texts
 Embed = Callable[[Sequence[str]], Any]  # n texts → (n, dimension), finite float64
-Chosen = Mapping[tuple[str, str], list[str]]  # (source sentence, label) → chosen texts
 Cosines = Mapping[tuple[str, str], Mapping[str, float]]  # (source sentence, label) → text → cosine
+
+
+# Verification
+
+
+def make_columns(completion: Completion, target: str, recipe: DatasetRecipe) -> Row:
+    """Return the verification columns of a text that was generated for the label ``target``.
+
+    Empty without the recipe's section ``verification``.
+    """
+    if recipe.verification is None:
+        return {}
+    log_likelihoods = {}
+    for label, nats in zip(recipe.written_labels, completion.log_likelihoods, strict=True):
+        log_likelihoods[label.name] = float(np.float32(nats))
+    row: Row = {LOG_LIKELIHOODS: log_likelihoods}
+    row[LABEL_PROBABILITY] = float(np.float32(compute_probabilities(row)[target]))
+    return row
+
+
+def _subtract_bias(row: Row, bias: LabelBias) -> dict[str, float]:
+    """Return label → log-likelihood of a row's text, in nats, less the label's bias if any."""
+    return {label: nats - bias.get(label, 0.0) for label, nats in row[LOG_LIKELIHOODS].items()}
+
+
+def compute_probabilities(
+    row: Row, bias: LabelBias = NO_BIAS, temperature: float = 1.0
+) -> dict[str, float]:
+    """Return p(label | text), the softmax of (log-likelihood - bias) / temperature.
+
+    The prior is uniform over the labels.
+    """
+    log_likelihoods = _subtract_bias(row, bias)
+    highest = max(log_likelihoods.values())
+    weights = {
+        label: math.exp((nats - highest) / temperature) for label, nats in log_likelihoods.items()
+    }
+    total = math.fsum(weights.values())
+    return {label: weight / total for label, weight in weights.items()}
+
+
+def choose_likeliest_label(row: Row, bias: LabelBias = NO_BIAS) -> str:
+    """Return the label under whose prompt the text has the highest log-likelihood less bias.
+
+    Among equals the row's target wins, then the first label.
+    """
+    log_likelihoods = _subtract_bias(row, bias)
+    target = str(row["target"])
+    if log_likelihoods[target] == max(log_likelihoods.values()):
+        return target
+    return max(log_likelihoods, key=log_likelihoods.__getitem__)
+
+
+def compute_label_bias(raw: Sequence[Row], recipe: DatasetRecipe) -> dict[str, float]:
+    """Return each label's bias in nats from the raw rows of a shard; empty unless calibrated.
+
+    A row's log-likelihoods minus their mean are averaged over the texts of each target, then over
+    the targets. Copies of the source sentence do not count. A shard in which a target has no text
+    is not calibrated.
+    """
+    if recipe.verification is None or not recipe.verification.calibrated:
+        return {}
+
+    # centre each row, so that a text's own likelihood does not count
+    labels = [label.name for label in recipe.written_labels]
+    centred: dict[str, list[LabelBias]] = {label: [] for label in labels}
+    for row in raw:
+        if row["text1"] != row["text2"]:
+            log_likelihoods = row[LOG_LIKELIHOODS]
+            mean = fmean(log_likelihoods[label] for label in labels)
+            centred[row["target"]].append(
+                {label: log_likelihoods[label] - mean for label in labels}
+            )
+    if not all(centred.values()):
+        return {}
+
+    # average the texts of a target, then the targets
+    target_means = [_average_labels(rows, labels) for rows in centred.values()]
+    return _average_labels(target_means, labels)
+
+
+def _average_labels(rows: Sequence[LabelBias], labels: Iterable[str]) -> dict[str, float]:
+    """Return label → mean of its values in ``rows``, of which there is at least one."""
+    means = {}
+    for label in labels:
+        means[label] = fmean(row[label] for row in rows)
+    return means
+
+
+def should_retry(row: Row, recipe: DatasetRecipe) -> bool:
+    """Return whether the text fits another label better, so that verification will drop it.
+
+    False when ``verification`` drops no text or is calibrated: a calibrated decision needs all raw
+    rows of the shard.
+    """
+    options = recipe.verification
+    if options is None or options.calibrated or not options.drop:
+        return False
+    return choose_likeliest_label(row) != row["target"]
+
+
+def find_rejections(raw: Sequence[Row], recipe: DatasetRecipe) -> list[str | None]:
+    """Return for each raw row of a shard the reason why verification drops it, or None."""
+    options = recipe.verification
+    if options is None or not (options.drop or options.best_of > 1):
+        return [None] * len(raw)
+
+    # drop the texts that fit another label better
+    bias = compute_label_bias(raw, recipe)
+    reasons: list[str | None] = [None] * len(raw)
+    if options.drop:
+        for index, row in enumerate(raw):
+            if choose_likeliest_label(row, bias) != row["target"]:
+                reasons[index] = OTHER_LABEL
+
+    # of the others, keep the most probable ones of each source sentence and label
+    if options.best_of > 1:
+        fitting = [row for row, reason in zip(raw, reasons, strict=True) if reason is None]
+        _reject_others(raw, reasons, _choose_best_texts(fitting, recipe))
+    return reasons
+
+
+def _reject_others(raw: Sequence[Row], reasons: list[str | None], chosen: TextsByLabel) -> None:
+    """Give the reason NOT_BEST to each row without a reason whose text is not chosen."""
+    for index, row in enumerate(raw):
+        is_chosen = row["text2"] in chosen.get((row["text1"], row["target"]), ())
+        if reasons[index] is None and not is_chosen:
+            reasons[index] = NOT_BEST
+
+
+def _choose_best_texts(rows: Iterable[Row], recipe: DatasetRecipe) -> TextsByLabel:
+    """Return the most probable texts of each (source sentence, target label).
+
+    There are at most as many as the label's ``samples``. Of equally probable texts the earlier one
+    wins. A text equal to its source sentence is left out.
+    """
+    # a text that repeats keeps its first probability
+    probabilities = defaultdict[tuple[str, str], dict[str, float]](dict)
+    for row in rows:
+        if row["text1"] != row["text2"]:
+            texts = probabilities[row["text1"], row["target"]]
+            texts.setdefault(row["text2"], row[LABEL_PROBABILITY])
+
+    samples = {label.name: recipe.get_decoding(label).samples for label in recipe.written_labels}
+    return {
+        (text1, target): heapq.nlargest(samples[target], texts, key=texts.__getitem__)
+        for (text1, target), texts in probabilities.items()
+    }
+
+
+# Selection
 
 
 def find_selector(recipe: DatasetRecipe) -> Path | None:
@@ -200,16 +370,12 @@ def reject_unselected(
             cosines[row["text1"], row["target"]][row["text2"]] = row[COSINE]
 
     # reject the others
-    chosen = choose_texts(cosines, recipe)
     new_reasons = list(reasons)
-    for number, row in enumerate(raw):
-        is_chosen = row["text2"] in chosen.get((row["text1"], row["target"]), ())
-        if reasons[number] is None and not is_chosen:
-            new_reasons[number] = NOT_BEST
+    _reject_others(raw, new_reasons, choose_texts(cosines, recipe))
     return new_reasons
 
 
-def choose_texts(cosines: Cosines, recipe: DatasetRecipe) -> Chosen:
+def choose_texts(cosines: Cosines, recipe: DatasetRecipe) -> TextsByLabel:
     """Return the chosen texts of each (source sentence, label), at most the label's ``samples``.
 
     Of texts that are equally good the earlier one wins. ``cosines``: the texts of a shard that can

@@ -819,7 +819,7 @@ class Verification(Strict):
     """The scoring of every text under the prompt of every label: log p(text | prompt).
 
     The scores are columns of the configs ``raw`` and ``rejected``. An empty section only adds these
-    columns. ``sts_dino.generation.rows.verification`` compares the labels.
+    columns. ``sts_dino.generation.rows.selection`` compares the labels.
     """
 
     calibrated: bool = False  # compare after subtracting each label's mean over the shard

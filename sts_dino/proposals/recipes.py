@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from sts_dino.generation.backends.registry import parse_server
-from sts_dino.generation.backends.server_probe import choose_top_k
 from sts_dino.generation.rows.selection import find_default_selector, get_default_selector
 from sts_dino.generation.run import describe_model
 from sts_dino.hub.assets import HINT_ANOTHER_LANGUAGE_MODEL, find_asset
@@ -33,7 +32,7 @@ from sts_dino.hub.contract.recipe_file import load_recipe
 from sts_dino.hub.contract.run_dir import RECIPE
 from sts_dino.hub.errors import InputError, StsDinoError, suggest_choice
 from sts_dino.hub.untrusted import join_lines, read_json_object, require_no_cross_encoder
-from sts_dino.proposals.chat_server import Payment, choose_server
+from sts_dino.proposals.chat_server import Payment, choose_server, choose_top_k
 from sts_dino.proposals.corpus import FAULTS, KINDS, Corpus, Profile
 from sts_dino.proposals.label_ways import (
     BEST_OF_N,

@@ -2,9 +2,7 @@
 
 import json
 import re
-import sqlite3
 import time
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,10 +13,9 @@ pytest.importorskip(
 )
 
 from sts_dino.generation.backends.dialects import make_body
-from sts_dino.generation.backends.openai_server import AnswerCache, OpenAIServer, Pace
+from sts_dino.generation.backends.openai_server import OpenAIServer, Pace
 from sts_dino.generation.backends.protocol import Request, complete
 from sts_dino.generation.backends.registry import OPENAI_URL, load_writer, parse_server
-from sts_dino.generation.backends.server_probe import find_server_facts, try_chat
 from sts_dino.generation.pipeline.reporting import report_usage
 from sts_dino.hub.contract.published_paths import format_command
 from sts_dino.hub.contract.recipe import (
@@ -29,6 +26,7 @@ from sts_dino.hub.contract.recipe import (
     Server,
 )
 from sts_dino.hub.errors import InputError, RunError
+from sts_dino.proposals.chat_server import find_server_facts, try_chat
 
 SETTINGS = DecodingParameters(top_k=0)
 TURNS = (('Say "a". Sentence 2: "', "One says a."),)
@@ -226,19 +224,6 @@ def test_a_model_that_changes_its_name_is_recorded_and_said(tmp_path, caplog):
     usage = json.loads((tmp_path / "run.usage.json").read_text())
     assert usage["models"] == {"m-0": 3, "m-1": 3}
     assert "the server changed the model between answers: m-0 (3), m-1 (3)" in caplog.text
-
-
-def test_answers_of_an_earlier_version_are_kept(tmp_path):
-    path = tmp_path / "run.answers.sqlite"
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute(
-            "CREATE TABLE answers (key BLOB PRIMARY KEY, text TEXT NOT NULL, finish_reason TEXT, "
-            "prompt_tokens INTEGER, completion_tokens INTEGER, log_prob REAL) WITHOUT ROWID"
-        )
-        connection.execute("INSERT INTO answers VALUES (x'00', 'Yes.', 'stop', 1, 2, NULL)")
-        connection.commit()
-    answer = AnswerCache(path).find(b"\0")
-    assert answer is not None and (answer.text, answer.model) == ("Yes.", None)
 
 
 def test_openais_own_address_has_a_name(tmp_path, monkeypatch):

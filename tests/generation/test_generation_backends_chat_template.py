@@ -60,8 +60,14 @@ def template() -> ChatTemplate:
     return ChatTemplate(tokenizer, seconds=1.0)
 
 
+def use(template: ChatTemplate, text: str | None) -> None:
+    """Give the tokenizer another template, as if it had been loaded with it."""
+    template._tokenizer.chat_template = text
+    vars(template).pop("_template", None)
+
+
 def test_a_turn_is_the_librarys(template):
-    template._tokenizer.chat_template = TURNS
+    use(template, TURNS)
     for text in ("Two dogs.", '  naïve – 二\u2028\n"quoted" {{ 7 * 7 }} ', "x" * 100_000):
         turn = [{"role": "user", "content": text}]
         wanted = template._tokenizer.apply_chat_template(
@@ -72,7 +78,8 @@ def test_a_turn_is_the_librarys(template):
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_template_that_fails_or_takes_too_much_is_one_line(name, template):
-    template._tokenizer.chat_template, words = BOMBS[name]
+    text, words = BOMBS[name]
+    use(template, text)
     with pytest.raises(InputError, match=rf"^model\.chat_template: .*({words})") as caught:
         template.render_turn("Two dogs.")
     assert (
@@ -80,17 +87,15 @@ def test_a_template_that_fails_or_takes_too_much_is_one_line(name, template):
         and "\x1b" not in str(caught.value)
         and "\n" not in str(caught.value)
     )
-    template._tokenizer.chat_template = TURNS
+    use(template, TURNS)
     assert template.render_turn("Two dogs.").endswith("<bot>"), "the next turn has a process again"
 
 
 def test_the_time_of_a_template_is_pinned_and_recorded(template):
-    template._tokenizer.chat_template = (
-        "{{ strftime_now('%d %b %Y %H:%M') }} {{ messages[0].content }}"
-    )
+    use(template, "{{ strftime_now('%d %b %Y %H:%M') }} {{ messages[0].content }}")
     assert template.render_turn("Two dogs.") == "01 Jan 2026 12:00 Two dogs."
     assert template.describe() == {"chat_template_time": TIME}
-    template._tokenizer.chat_template = TURNS
+    use(template, TURNS)
     assert template.describe() == {}
 
 
@@ -120,7 +125,7 @@ def test_an_end_that_the_tokenizer_adds_is_left_off_and_a_start_stays():
 
 
 def test_a_model_without_a_template_says_so(template):
-    template._tokenizer.chat_template = None
+    use(template, None)
     with pytest.raises(InputError, match=r"model\.chat_template: the model has none; --set"):
         template.render_turn("Two dogs.")
 

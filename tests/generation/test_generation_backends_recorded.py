@@ -23,12 +23,12 @@ pytest.importorskip(
 from sts_dino.generation.backends.openai_server import Pace, parse_duration
 from sts_dino.generation.backends.protocol import Request, complete
 from sts_dino.generation.backends.registry import load_writer
-from sts_dino.generation.backends.server_probe import try_chat
 from sts_dino.generation.pipeline import job
 from sts_dino.hub.contract.recipe import DatasetRecipe, DecodingParameters, LanguageModel, Server
 from sts_dino.hub.contract.recipe_file import load_recipe
 from sts_dino.hub.errors import InputError, RunError, StsDinoError
 from sts_dino.new import CorpusChoices, propose
+from sts_dino.proposals.chat_server import try_chat
 
 RECORDED = yaml.safe_load(Path(__file__).with_name("recorded_dialects.yaml").read_text())
 pytest_plugins = ["corpus_file"]

@@ -82,7 +82,7 @@ def test_what_is_kept_is_found_by_another_store_and_fetched_whole(url, tmp_path)
     assert store.find(TASK) is None
     kept = store.put(made())
     assert kept == ResultStore(store.url + "/", "run").find(TASK)
-    assert kept == made().replace(contents={})
+    assert kept == made().model_copy(update={"contents": {}})
     for _ in range(2):  # the second time nothing is left to do
         store.fetch(kept, run)
         assert {path: (run / path).read_bytes() for path in FILES} == FILES

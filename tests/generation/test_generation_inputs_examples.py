@@ -11,7 +11,7 @@ import pytest
 from small_runs import small_recipe, small_run
 
 from sts_dino.generation.inputs.examples import (
-    LabelledPair,
+    Example,
     choose_best_pairs,
     draw_example_sets,
     list_example_files,
@@ -62,7 +62,7 @@ def pairs(premises: int, labels: str = "012") -> list[tuple[str, str, str]]:
 def drawn(rows, **changes) -> dict:
     found = recipe(**changes)
     return draw_example_sets(
-        (LabelledPair(number, *row) for number, row in enumerate(rows)), found, found.few_shot
+        (Example(number, *row) for number, row in enumerate(rows)), found, found.few_shot
     )
 
 
@@ -249,5 +249,5 @@ def test_the_best_rows_of_an_own_run_are_its_examples(tmp_path):
     assert {name for name in hashes if name.startswith("first/")} == files
     more = [(f"f{n}", f"t{n}", "1", str(n % 5)) for n in range(10)]
     more += [("f", "t", "of another label", "9"), ("f", "f", "1", "9"), ("f", "t", "1", "")]
-    ranked = (LabelledPair(number, *row) for number, row in enumerate(more))
+    ranked = (Example(number, *row) for number, row in enumerate(more))
     assert [pair.row for pair in choose_best_pairs(ranked, ["1"], "c", 4)] == [3, 4, 8, 9]

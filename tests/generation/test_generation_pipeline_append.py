@@ -18,6 +18,7 @@ from sts_dino.generation.pipeline import append as appending
 from sts_dino.generation.pipeline.directory import BaseRun, DatasetRun
 from sts_dino.generation.pipeline.finish import finish
 from sts_dino.generation.pipeline.source_sentences import Scratch, prepare_sentences
+from sts_dino.generation.pipeline.tasks import list_shards
 from sts_dino.hub.client.publish import check_run
 from sts_dino.hub.contract import run_dir
 from sts_dino.hub.contract.recipe import DatasetRecipe
@@ -297,7 +298,7 @@ def test_a_text_that_an_earlier_version_has_is_a_duplicate_where_it_may_stand_on
         run_dir.begin(tmp_path / "new", begun, format_recipe(recipe)),
         base=base,
     )
-    for shard in run.list_shards(2):
+    for shard in list_shards(run.recipe, 2):
         write_shard(run, shard, list(raw_rows(recipe, shard)), [])
     finish(run, 2, 60)
     assert run.manifest.counts["kept"] == 0 and not run.manifest.shards("postprocessed")

@@ -59,7 +59,7 @@ def written(shard: layout.Shard) -> TaskResult:
 def whole(folder: Path, blocks: int, made: list[TaskResult]) -> dict[str, str]:
     """Begin or go on, write what is missing, finish; the directory's files."""
     run = begun(folder)
-    missing = set(run.find_missing_shards(run.list_shards(blocks)))
+    missing = set(run.find_missing_shards(layout.list_shards(RECIPE, blocks)))
     for one in made:
         if one.task.shard in missing:
             run.add_shard(one, blocks)
@@ -154,9 +154,15 @@ def test_what_the_journal_cannot_prove_is_written_anew(damage, made, tmp_path, m
     else:
         journal.write_bytes(content.replace(b"data/raw/train-00002", b"../../raw/train-00002"))
     again = begun(folder)
-    assert [shard.block for shard in again.find_missing_shards(again.list_shards(5))] == [2, 3, 4]
+    assert [shard.block for shard in again.find_missing_shards(layout.list_shards(RECIPE, 5))] == [
+        2,
+        3,
+        4,
+    ]
     again.add_shard(made[3], 5)  # after a torn line, a line of its own
-    assert [shard.block for shard in begun(folder).find_missing_shards(again.list_shards(5))] == [
+    assert [
+        shard.block for shard in begun(folder).find_missing_shards(layout.list_shards(RECIPE, 5))
+    ] == [
         2,
         4,
     ]
@@ -194,7 +200,7 @@ def test_a_full_disk_under_the_journal_is_an_error_with_its_name_and_loses_one_s
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert caught.value.errno == errno.EFBIG and caught.value.filename == str(run._journal)
     again = begun(tmp_path / "full")
-    assert [shard.block for shard in again.find_missing_shards(again.list_shards(5))] == [
+    assert [shard.block for shard in again.find_missing_shards(layout.list_shards(RECIPE, 5))] == [
         1,
         2,
         3,
@@ -271,7 +277,10 @@ def test_finished_by_groups_the_rows_are_those_of_one_pass(made, tmp_path, monke
         assert rows[1, split] == rows[2, split] == rows[100, split]
         single = []
         for shard in layout.list_shards(RECIPE, 5):
-            kept = pairs.split_rows(filter_rows(reader.read_raw(shard), RECIPE)[0], RECIPE)[split]
+            kept = pairs.split_rows(
+                filter_rows(reader.read(layout.make_shard_paths(RECIPE, shard).raw), RECIPE)[0],
+                RECIPE,
+            )[split]
             single += pairs.make_scored_pairs(kept, reader.collect_pool(shard, split), RECIPE)
         assert rows[1, split] == [{**one, "score": pytest.approx(one["score"])} for one in single]
         assert any(one["target"] == SAMPLED for one in single)

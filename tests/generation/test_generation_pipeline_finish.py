@@ -113,7 +113,7 @@ def written(run: DatasetRun, blocks: int, size: int) -> list[dict[str, Any]]:
     before.
     """
     rows = []
-    for shard in run.list_shards(blocks):
+    for shard in layout.list_shards(run.recipe, blocks):
         sets = {"example_set": shard.variant.example_set} if run.recipe.few_shot else {}
         raw, failed = [], []
         for first in range(shard.block * size, (shard.block + 1) * size):
@@ -186,7 +186,7 @@ def test_every_shot_count_has_configs_and_counts_of_its_own(tmp_path):
 def test_the_text_form_drops_a_text_that_another_shard_holds_and_counts_it(tmp_path):
     recipe = load_recipe(X2, DatasetRecipe).model_copy(update={"schema_name": "text"})
     run = begun(tmp_path / "run", recipe)
-    shards = run.list_shards(3)
+    shards = layout.list_shards(run.recipe, 3)
     write_shard(
         run, shards[0], [row(0, "good", "1"), row(0, "bad", "0"), row(0, "so so", "0.5")], []
     )
@@ -219,7 +219,7 @@ def test_a_label_without_rows_is_named_with_its_shot_count_and_leaves_nothing_ha
 ):
     recipe = small_recipe("nli", few_shot=FEW_SHOT | {"sets": 1})
     run = begun(tmp_path / "run", recipe)
-    for shard in run.list_shards(1):
+    for shard in layout.list_shards(run.recipe, 1):
         failed = [row(0, "open", "contradiction", reason="not_closed", example_set=0)] * bool(
             shard.variant.shots
         )

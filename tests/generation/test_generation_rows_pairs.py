@@ -42,7 +42,7 @@ def finished(kept: list[dict], recipe: DatasetRecipe) -> dict[str, dict[str, lis
     """
     splits = pairs.split_rows(kept, recipe)
     return {
-        split: pairs.make_finished_rows(
+        split: pairs.FINISHING[recipe.schema_name](
             rows, [(row["text1"], row["text2"]) for row in rows], recipe
         )
         for split, rows in splits.items()

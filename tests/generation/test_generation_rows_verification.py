@@ -13,7 +13,7 @@ from small_runs import raw_rows, small_recipe, small_run
 
 from sts_dino.generation.inputs.prompts import Prompts
 from sts_dino.generation.pipeline import job
-from sts_dino.generation.rows import pairs, verification
+from sts_dino.generation.rows import pairs, selection
 from sts_dino.generation.rows.filters import filter_rows
 from sts_dino.hub.contract.recipe import DatasetRecipe
 from sts_dino.hub.contract.recipe_file import load_recipe
@@ -36,18 +36,18 @@ def row(target: str, *nats: float, text1: str = "x", text2: str = "y") -> dict[s
         "target": target,
         "log_likelihoods": dict(zip(LABELS, nats, strict=True)),
     }
-    return {**found, "label_probability": verification.compute_probabilities(found)[target]}
+    return {**found, "label_probability": selection.compute_probabilities(found)[target]}
 
 
 def test_probabilities_are_a_softmax_and_the_own_label_wins_among_equals():
-    assert verification.choose_likeliest_label(row("0.5", -4, -4, -9)) == "0.5"
-    assert verification.choose_likeliest_label(row("0", -4, -4, -9)) == "1"
-    assert verification.choose_likeliest_label(row("0", -4, -5, -9), {"1": 6.0, "0.5": 6.0}) == "0"
-    found = verification.compute_probabilities(row("1", -3.0, -3.0 - math.log(3), -900.0))
+    assert selection.choose_likeliest_label(row("0.5", -4, -4, -9)) == "0.5"
+    assert selection.choose_likeliest_label(row("0", -4, -4, -9)) == "1"
+    assert selection.choose_likeliest_label(row("0", -4, -5, -9), {"1": 6.0, "0.5": 6.0}) == "0"
+    found = selection.compute_probabilities(row("1", -3.0, -3.0 - math.log(3), -900.0))
     assert found == pytest.approx({"1": 0.75, "0.5": 0.25, "0": 0.0})
-    cool = verification.compute_probabilities(row("1", -3.0, -5.0, -5.0), temperature=2)
+    cool = selection.compute_probabilities(row("1", -3.0, -5.0, -5.0), temperature=2)
     assert cool["1"] / cool["0"] == pytest.approx(math.e)
-    shifted = verification.compute_probabilities(row("1", -3.0, -3.0, -3.0), {"0": -math.log(2)})
+    shifted = selection.compute_probabilities(row("1", -3.0, -3.0, -3.0), {"0": -math.log(2)})
     assert shifted["0"] == pytest.approx(0.5)
 
 
@@ -60,13 +60,13 @@ def test_the_bias_weighs_labels_alike_and_leaves_copies_out():
         row("0", -6, -6, -6),
     ]
     rows.append(row("1", -900, 0, 0, text2="x"))
-    found = verification.compute_label_bias(rows, recipe)
+    found = selection.compute_label_bias(rows, recipe)
     assert found == pytest.approx({"1": 2.5, "0.5": 0.0, "0": -2.5})
     assert (
-        verification.compute_label_bias(rows[:2], recipe) == {}
-        and verification.compute_label_bias(rows, recipe_with()) == {}
+        selection.compute_label_bias(rows[:2], recipe) == {}
+        and selection.compute_label_bias(rows, recipe_with()) == {}
     )
-    fitting = [verification.choose_likeliest_label(one, found) for one in rows[:4]]
+    fitting = [selection.choose_likeliest_label(one, found) for one in rows[:4]]
     assert fitting == ["1", "1", "1", "0"]
 
 
@@ -104,7 +104,7 @@ def test_soft_scores_keep_each_labels_mean_and_order(calibrated):
     rows = [row(LABELS[i % 3], *numbers.normal(-20, 8, 3), text2=f"{i}") for i in range(90)]
     hard = {"1": 0.9, "0.5": 0.5, "0": 0.1}
     found = pairs.add_scores(rows, rows, recipe)
-    bias = verification.compute_label_bias(rows, recipe)
+    bias = selection.compute_label_bias(rows, recipe)
     assert (bias != {}) == (calibrated == "true")
     for label, score in hard.items():
         mine = [one for one in found if one["target"] == label]
@@ -112,10 +112,7 @@ def test_soft_scores_keep_each_labels_mean_and_order(calibrated):
         assert np.mean(scores) == pytest.approx(score) and np.std(scores) > 0.03
         assert min(scores) >= 0 and max(scores) <= 1
         expected = [
-            sum(
-                p * hard[name]
-                for name, p in verification.compute_probabilities(one, bias, 5).items()
-            )
+            sum(p * hard[name] for name, p in selection.compute_probabilities(one, bias, 5).items())
             for one in mine
         ]
         assert np.argsort(scores).tolist() == np.argsort(expected).tolist()
@@ -192,7 +189,7 @@ def test_the_card_shows_which_label_the_texts_fit(tmp_path, monkeypatch):
             yield {
                 **one,
                 "label_probability": float(
-                    np.float32(verification.compute_probabilities(one)[one["target"]])
+                    np.float32(selection.compute_probabilities(one)[one["target"]])
                 ),
             }
 

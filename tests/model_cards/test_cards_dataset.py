@@ -30,6 +30,7 @@ from test_hub_untrusted import HOSTILE
 
 from sts_dino.generation.pipeline.directory import DatasetRun
 from sts_dino.generation.pipeline.finish import TextLength, finish
+from sts_dino.generation.pipeline.tasks import list_shards
 from sts_dino.hub.client.plan import Stamp, hash_facts, read_stamp
 from sts_dino.hub.contract import run_dir
 from sts_dino.hub.contract import shards as hub_shards
@@ -459,13 +460,13 @@ def begun(directory: Path, form: str = "sts") -> DatasetRun:
     )
     run = DatasetRun(directory, recipe, run_dir.begin(directory, manifest, format_recipe(recipe)))
     run.update_manifest(provenance=PROVENANCE, counts={"sources": SIZE * SHARDS})
-    run.set_counts(shards_done=0, shards_total=len(run.list_shards(SHARDS)))
+    run.set_counts(shards_done=0, shards_total=len(list_shards(run.recipe, SHARDS)))
     return run
 
 
 def grow(run: DatasetRun, shards: int | None = None) -> None:
     """Write the next shards (None: all), each with a rejected row."""
-    for shard in run.find_missing_shards(run.list_shards(SHARDS))[:shards]:
+    for shard in run.find_missing_shards(list_shards(run.recipe, SHARDS))[:shards]:
         rows = list(raw_rows(run.recipe, shard))
         write_shard(run, shard, rows, [{**rows[0], "text2": "open", "reason": "not_closed"}])
 

@@ -14,7 +14,13 @@ import pytest
 
 from sts_dino.generation.pipeline.directory import DatasetRun
 from sts_dino.generation.pipeline.finish import LENGTH_IN_WORDS, TextLength, finish
-from sts_dino.generation.pipeline.tasks import Row, Shard, WriteShard, make_shard_result
+from sts_dino.generation.pipeline.tasks import (
+    Row,
+    Shard,
+    WriteShard,
+    list_shards,
+    make_shard_result,
+)
 from sts_dino.hub.contract import run_dir
 from sts_dino.hub.contract.recipe import DatasetRecipe
 from sts_dino.hub.contract.recipe_file import compute_fingerprint, format_recipe, load_recipe
@@ -141,7 +147,7 @@ def small_run(
     run.update_manifest(provenance=PROVENANCE, counts={"sources": blocks * SIZE})
     if recipe.source.kind == "model":
         run.write_sources([list(source_sentences(recipe, blocks))])
-    for shard in run.list_shards(blocks)[:blocks_done]:
+    for shard in list_shards(run.recipe, blocks)[:blocks_done]:
         rows = list(raw_rows(recipe, shard)) if shard.block < blocks - 1 else []
         failed = [{**row, "text2": "öffen", "reason": "not_closed"} for row in rows[::7]]
         write_shard(run, shard, rows, failed)
