@@ -6,7 +6,6 @@ sentences of judged pairs. The judged pairs are its test. A language has both in
 
 import json
 import logging
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +29,6 @@ from sts_dino.hub.contract.results import Frozen
 from sts_dino.hub.contract.run_dir import ARTIFACTS, MANIFEST, RECIPE, lock_run, require_complete
 from sts_dino.hub.durable import hash_file, write_text
 from sts_dino.hub.errors import InputError, suggest_choice
-from sts_dino.release.options import format_settings
 
 logger = logging.getLogger(__name__)
 
@@ -426,16 +424,10 @@ class DomainMaker:
         key = hash_parts(settings, inputs, self.plan.student.read_text(encoding="utf-8"))
 
         # Train and score
-        encoder = self.steps.folder / "encoders" / key
-        command = ["train", str(self.plan.student), *format_settings(settings)]
         title = f"{domain.name}, {row.name}, training seed {seed}"
-        seconds = self.steps.run_once(
-            "encoder", key, [*command, "--out", str(encoder)], title, encoder / "manifest.json"
-        )
-        # `score` would also score the base encoder, if its folder lay beside the trained one
-        shutil.rmtree(encoder.with_name(f"{encoder.name}.base"), ignore_errors=True)
-        self.seconds[row.name] = self.seconds.get(row.name, 0.0) + seconds
-        return self._score(row, domain, str(encoder), key)
+        encoder = self.steps.train(self.plan.student, settings, key, title)
+        self.seconds[row.name] = self.seconds.get(row.name, 0.0) + encoder.seconds
+        return self._score(row, domain, str(encoder.path), key)
 
     def _make_data(self, row: Row, domain: Domain) -> dict[str, str]:
         """Return name → file, folder or config for the names in braces of a row's datasets.
@@ -491,11 +483,8 @@ class DomainMaker:
     def _score(self, row: Row, domain: Domain, encoder: str, key: str) -> Path:
         """Return the evaluation of an encoder on the judged pairs of a domain."""
         key = hash_parts(key, hash_file(domain.pairs))
-        out = self.steps.folder / "evaluations" / key
-        command = ["score", encoder, "--pairs", str(domain.pairs), "--no-cache", "--out", str(out)]
-        title = f"{domain.name}, {row.name}"
-        self.steps.run_once("scores", key, command, title, out / "results.json")
-        return out
+        words = [encoder, "--pairs", str(domain.pairs)]
+        return self.steps.score(words, key, f"{domain.name}, {row.name}").path
 
 
 def _fill_section(section: Mapping[str, Any], places: Mapping[str, str]) -> dict[str, Any]:

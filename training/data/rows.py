@@ -20,12 +20,11 @@ from datasets import Dataset, Features, IterableDataset
 from numpy.typing import NDArray
 
 from sts_dino.hub.client.connection import convert_read_errors
-from sts_dino.hub.contract.recipe import Grades, Spans, TrainingData
+from sts_dino.hub.contract.recipe import Grades, TrainingData
 from sts_dino.hub.contract.shards import convert_reader_errors
 from sts_dino.hub.errors import InputError, RunError
 from sts_dino.hub.text_files import is_blank
 from sts_dino.training.data.objectives import (
-    DOCUMENTS,
     EXAMPLE_TYPES,
     GRADED_PAIR,
     GRADED_TRIPLET,
@@ -49,9 +48,8 @@ class RowChecks:
 
     ``where``: the dataset that errors name. ``example_set``: only rows of this set are trained on;
     None takes all rows. ``may_have_one_target``: whether all rows may have the same target.
-    ``row_count``: the rows counted so far. ``low``, ``high``: the range of their target; for
-    documents, of their lengths in bytes. ``example_sets``: the example sets of all rows read; empty
-    where ``example_set`` is None.
+    ``row_count``: the rows counted so far. ``low``, ``high``: the range of their target.
+    ``example_sets``: the example sets of all rows read; empty where ``example_set`` is None.
     """
 
     example_type: ExampleType
@@ -148,16 +146,11 @@ class RowChecks:
                 )
 
     def count_rows(self, table: pa.Table) -> None:
-        """Add a checked table to ``row_count``, and widen ``low`` and ``high`` to its values."""
+        """Add a checked table to ``row_count``, and widen ``low`` and ``high`` to its target."""
         self.row_count += table.num_rows
-        if self.example_type == DOCUMENTS:
-            values = pc.binary_length(table["text"])
-        elif self.example_type.target is not None:
-            values = table[self.example_type.target.column]
-        else:
-            return
-        if len(values):
-            extremes = pc.min_max(values).as_py()
+        target = self.example_type.target
+        if target is not None and table.num_rows:
+            extremes = pc.min_max(table[target.column]).as_py()
             self.low = min(self.low, extremes["min"])
             self.high = max(self.high, extremes["max"])
 
@@ -179,35 +172,17 @@ class RowChecks:
                 hint="mix the labels",
             )
 
-    def require_long_enough(self, spans: Spans) -> None:
-        """Raise InputError when the longest document has fewer bytes than ``min_document`` units.
 
-        A unit (word or token) has at least one byte, so every document would be too short. This
-        cheap check runs before the base is loaded; ``make_span_rows`` counts the units.
-        """
-        if self.example_type == DOCUMENTS and self.high < spans.min_document:
-            raise InputError(
-                self.where,
-                f"the longest of {self.row_count:,} documents has {int(self.high):,} bytes, "
-                f"so fewer {spans.unit} than spans.min_document {spans.min_document:,}",
-                hint="lower spans.min_document and spans.max_length, or take longer documents",
-            )
-
-
-def check_rows(
-    rows: Dataset, checks: RowChecks, limit: int | None = None, spans: Spans | None = None
-) -> Dataset:
+def check_rows(rows: Dataset, checks: RowChecks, limit: int | None = None) -> Dataset:
     """Check rows, and return the training rows with the columns of the example type.
 
     Raises InputError for a missing column or one of another type, for a row that cannot be trained
-    on, and for rows that teach nothing: none, all with one target, or only documents that are too
-    short.
+    on, and for rows that teach nothing: none, or all with one target.
 
     Args:
         rows: all rows of a split.
         checks: the checks, which also count the rows.
         limit: the number of training rows at most; None takes all.
-        spans: the recipe's section, for documents.
     """
     # Before the columns: those of an empty dataset may have no type.
     if len(rows) == 0:
@@ -231,7 +206,6 @@ def check_rows(
         if limit is not None and checks.row_count >= limit:
             break
     checks.require_rows(checks.where)
-    checks.require_long_enough(spans or Spans())
 
     # Select the training rows, which stay memory-mapped. Without an example set they are the first.
     rows = rows.select_columns(list(checks.example_type.columns))
@@ -363,14 +337,13 @@ def _group_by_anchor(
     return groups
 
 
-def count_distinct_rows(rows: Dataset, numbers: Iterable[int] | None = None) -> int:
-    """Count the distinct rows among the row numbers ``numbers``; None counts among all rows.
+def count_distinct_rows(rows: Dataset, numbers: Iterable[int]) -> int:
+    """Count the distinct rows among the row numbers ``numbers``.
 
     Only hashes of the rows are in memory: two rows with equal hashes count as one.
     """
-    counted = rows if numbers is None else rows.select(sorted(numbers))
     hashes: set[int] = set()
-    for table in counted.with_format("arrow").iter(batch_size=ROWS_PER_TABLE):
+    for table in rows.select(sorted(numbers)).with_format("arrow").iter(batch_size=ROWS_PER_TABLE):
         columns = table.to_pydict().values()
         hashes.update(hash(repr(cells)) for cells in zip(*columns, strict=True))
     return len(hashes)
@@ -395,7 +368,7 @@ def check_stream(
 
     Args:
         rows: the stream with all its columns.
-        spec: the recipe's entry: example type, example set and spans.
+        spec: the recipe's entry: example type and example set.
         where: the dataset that errors name.
         limit: the number of training rows at most.
         seed: decides the order.
@@ -410,9 +383,6 @@ def check_stream(
     checked_head = _select_checked(head, numbers, replace(checks, where=where_row))
     checks.count_rows(checked_head)
     checks.require_rows(f"{where} (the first {ROWS_PER_TABLE:,} rows)")
-    is_whole_stream = head.num_rows < ROWS_PER_TABLE
-    if is_whole_stream:
-        checks.require_long_enough(spec.spans or Spans())
 
     # Check all rows when they are read.
     stream = rows.with_format("arrow").map(
@@ -432,6 +402,7 @@ def check_stream(
     stream = stream.shuffle(
         seed=seed, buffer_size=example_type.shuffle_buffer, max_buffer_input_shards=1
     )
+    is_whole_stream = head.num_rows < ROWS_PER_TABLE
     if not is_whole_stream and (limit is None or checked_head.num_rows < limit):
         return stream, False  # the rows that were not read may differ
     return stream, has_equal_rows(checked_head.slice(0, limit).to_pylist())

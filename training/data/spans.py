@@ -294,8 +294,6 @@ def tokenize_plain(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list
     The name of a special token inside a text is read as plain text. Documents are untrusted, and a
     ``<pad>`` inside a document would shift RoBERTa's positions.
     """
-    if not texts:
-        return []
     encoded = tokenizer(texts, add_special_tokens=False, split_special_tokens=True, verbose=False)
     return list(encoded["input_ids"])
 
@@ -367,10 +365,9 @@ class SpanCutter(TrainerCallback):
 def find_special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
     """Return the ids that the tokenizer puts before and after a text, found with the text "a".
 
-    Raises InputError for a tokenizer whose ids of a text change when special tokens are added.
+    ``tokenizer``: a copy, because a call changes settings that are saved with a tokenizer. Raises
+    InputError for a tokenizer whose ids of a text change when special tokens are added.
     """
-    # a copy, because a call changes settings that are saved with a tokenizer
-    tokenizer = copy.deepcopy(tokenizer)
     text_ids = tokenizer("a", add_special_tokens=False)["input_ids"]
     all_ids = tokenizer("a")["input_ids"]
     for start in range(len(all_ids) - len(text_ids) + 1):

@@ -190,7 +190,7 @@ def load_training_set(
                 train, passed_over = _make_rows(rows, spec, where_split, limit)
             else:
                 checks = RowChecks(EXAMPLE_TYPES[spec.example_type], spec.example_set, where_split)
-                train = check_rows(rows, checks, limit, spec.spans)
+                train = check_rows(rows, checks, limit)
             all_equal = has_equal_rows(train)
         validation = _load_validation(spec, opened, where) if own_validation else None
 
