@@ -326,7 +326,8 @@ class WayMaker:
         run = self.steps.folder / "datasets" / f"{way}-{key}"
         # The timing of a resumed run lacks the seconds before the kill: a file records that
         mark = run.with_name(f"{run.name}.resumed")
-        if has_begun(run):
+        manifest = read_manifest(run)
+        if manifest is not None and not manifest.complete:
             write_text(mark, "")
         command = ["write", str(recipe), "--out", str(run), *format_settings(assignments)]
         self.steps.run_once("dataset", key, command, way, run / MANIFEST)
@@ -396,12 +397,6 @@ class WayTrainer:
         """
         words = [str(self.recipe_path), "--model", encoder]
         return self.steps.score(words, key, title).path
-
-
-def has_begun(run: Path) -> bool:
-    """Return whether a run was begun and is not complete."""
-    manifest = read_manifest(run)
-    return manifest is not None and not manifest.complete
 
 
 def count_sentences(runs: Mapping[str, WayRun]) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from sts_dino.experiments.plan import Encoder, Experiment, OwnColumn, Plan, Seeds
 from sts_dino.experiments.speed.trials import describe_hardware
@@ -25,7 +25,7 @@ from sts_dino.experiments.variants import (
 from sts_dino.hub.contract.measured import FIDELITY, Estimate, Fidelity, VariantPlan, VariantScores
 from sts_dino.hub.contract.recipe import ModelRecipe
 from sts_dino.hub.contract.recipe_file import apply_overrides, read_yaml, validate_recipe
-from sts_dino.hub.contract.results import Frozen
+from sts_dino.hub.contract.results import Frozen, read_json
 from sts_dino.hub.contract.run_dir import require_complete
 from sts_dino.hub.contract.schema import ROW_SCHEMAS
 from sts_dino.hub.durable import hash_file, write_text
@@ -104,14 +104,8 @@ class Result(Frozen):
 
 def read_result(path: Path) -> Result | None:
     """Read a kept result; None without the file. Raises InputError for a file of another form."""
-    try:
-        return Result.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except ValidationError as error:
-        raise InputError(
-            path, f"not a result of an experiment: {error.errors()[0]['msg']}"
-        ) from error
+    hint = f"run it again: sts-dino experiment run {path.stem}"
+    return read_json(Result, path, "not a result of an experiment", hint)
 
 
 Tree = dict[str, Any]

@@ -344,7 +344,9 @@ def draw_source_sentences(
         raise InputError(f"--out {out}", "is the file of the counts", allowed=".txt or .jsonl")
     excluded = set[str]()
     for path in without:
-        excluded.update(_read_excluded(path))
+        if not path.is_file():
+            raise InputError(f"--without {path}", "no such file")
+        excluded.update(path.read_text(encoding="utf-8").splitlines())
     scores = dict[Row, float]()
     if pairs:
         human_pairs = read_human_pairs(file)
@@ -408,14 +410,6 @@ def read_sentences(file: Path, columns: Sequence[str]) -> list[str]:
     if not sentences:
         raise InputError(file, f"has no sentence of {MIN_WORDS} to {MAX_WORDS} words")
     return list(sentences)
-
-
-def _read_excluded(file: Path) -> list[str]:
-    """Read the lines of a file of ``--without``. Raises InputError for a missing file."""
-    try:
-        return file.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        raise InputError(f"--without {file}", "no such file") from None
 
 
 def load_evaluation_check(senteval: Path | None, scored_only: bool) -> tuple[FindKinds, list[str]]:
