@@ -395,8 +395,8 @@ class WayTrainer:
             encoder: folder or Hub id of the encoder.
             key: the name of the evaluation's folder, and of the step.
         """
-        words = [str(self.recipe_path), "--model", encoder]
-        return self.steps.score(words, key, title).path
+        arguments = [str(self.recipe_path), "--model", encoder]
+        return self.steps.score(arguments, key, title).path
 
 
 def count_sentences(runs: Mapping[str, WayRun]) -> int:

@@ -483,8 +483,8 @@ class DomainMaker:
     def _score(self, row: Row, domain: Domain, encoder: str, key: str) -> Path:
         """Return the evaluation of an encoder on the judged pairs of a domain."""
         key = hash_parts(key, hash_file(domain.pairs))
-        words = [encoder, "--pairs", str(domain.pairs)]
-        return self.steps.score(words, key, f"{domain.name}, {row.name}").path
+        arguments = [encoder, "--pairs", str(domain.pairs)]
+        return self.steps.score(arguments, key, f"{domain.name}, {row.name}").path
 
 
 def _fill_section(section: Mapping[str, Any], places: Mapping[str, str]) -> dict[str, Any]:

@@ -82,12 +82,12 @@ def write_pages(page: Path, plan: Plan, results: Path) -> None:
 
     Raises InputError for a result of another form, and for an unknown paper or table.
     """
-    kept = list_run_experiments(plan, results)
-    for name, svg in draw_plots(kept).items():
+    run_experiments = list_run_experiments(plan, results)
+    for name, svg in draw_plots(run_experiments).items():
         write_text(page.parent / "results" / f"{name}.svg", svg)
-    write_text(page, format_summary(plan, kept))
-    write_text(results / "README.md", format_tables(plan, kept))
-    write_text(results / "power.md", format_power(kept))
+    write_text(page, format_summary(plan, run_experiments))
+    write_text(results / "README.md", format_tables(plan, run_experiments))
+    write_text(results / "power.md", format_power(run_experiments))
 
 
 def list_run_experiments(plan: Plan, results: Path) -> list[RunExperiment]:
@@ -95,46 +95,46 @@ def list_run_experiments(plan: Plan, results: Path) -> list[RunExperiment]:
 
     Raises InputError for a result of another form.
     """
-    kept = []
+    run_experiments = []
     for experiment in plan.experiments:
         result = read_result(results / f"{experiment.name}.json")
         if result is not None:
-            kept.append(RunExperiment(experiment, result))
-    return kept
+            run_experiments.append(RunExperiment(experiment, result))
+    return run_experiments
 
 
-def list_effects(kept: Sequence[RunExperiment]) -> list[MeasuredEffect]:
+def list_effects(run_experiments: Sequence[RunExperiment]) -> list[MeasuredEffect]:
     """List the measured effects of all experiments."""
     effects: list[MeasuredEffect] = []
-    for experiment, result in kept:
+    for experiment, result in run_experiments:
         effects += match_effects(experiment, result)
     return effects
 
 
-def draw_plots(kept: Sequence[RunExperiment]) -> dict[str, str]:
+def draw_plots(run_experiments: Sequence[RunExperiment]) -> dict[str, str]:
     """Return name → SVG of the plots of the pages.
 
     They are the kept plots of results, ``effects`` if there are effects, and a plot by size of each
     experiment with ``parameters``.
     """
     plots: dict[str, str] = {}
-    for experiment, result in kept:
+    for experiment, result in run_experiments:
         plots |= result.measured.plots
         if experiment.parameters:
             plots[experiment.name] = plot_sizes(experiment, result)
-    effects = list_effects(kept)
+    effects = list_effects(run_experiments)
     if effects:
         plots["effects"] = plot_effects(effects)
     return plots
 
 
-def format_power(kept: Sequence[RunExperiment]) -> str:
+def format_power(run_experiments: Sequence[RunExperiment]) -> str:
     """Format a table of the effects that are not reproduced.
 
     It says how many times the seeds would separate the paper's difference from 0.
     """
     rows = []
-    for experiment, result, effect, difference, paper_difference in list_effects(kept):
+    for experiment, result, effect, difference, paper_difference in list_effects(run_experiments):
         if difference.verdict == "reproduced" or not paper_difference:
             continue
         estimate = difference.difference
@@ -150,10 +150,10 @@ def format_power(kept: Sequence[RunExperiment]) -> str:
     return SEPARATOR.join([POWER_PAGE, format_table(columns, rows, names=3)]) + "\n"
 
 
-def format_summary(plan: Plan, kept: Sequence[RunExperiment]) -> str:
+def format_summary(plan: Plan, run_experiments: Sequence[RunExperiment]) -> str:
     """Format the page of effects: the tally, a line for each effect, and the readings."""
     # The effects
-    effects = list_effects(kept)
+    effects = list_effects(run_experiments)
     parts = [INTRODUCTION.read_text(encoding="utf-8").rstrip(), "## Effects"]
     if effects:
         plot = "![Effects with intervals, ours and the papers'](results/effects.svg)"
@@ -161,7 +161,7 @@ def format_summary(plan: Plan, kept: Sequence[RunExperiment]) -> str:
     parts.append(format_effects(effects))
 
     # The experiments without a result, and the readings of the others
-    names = [experiment.name for experiment, _ in kept]
+    names = [experiment.name for experiment, _ in run_experiments]
     waiting = [
         f"`{experiment.name}`: {experiment.title}"
         for experiment in plan.experiments
@@ -170,7 +170,7 @@ def format_summary(plan: Plan, kept: Sequence[RunExperiment]) -> str:
     if waiting:
         parts.append("Not run yet: " + "; ".join(waiting) + ".")
     parts.append("## Readings")
-    for experiment, _ in kept:
+    for experiment, _ in run_experiments:
         if experiment.reading:
             parts.append(f"**{experiment.name}**: {experiment.title}. {experiment.reading}")
         if experiment.parameters:
@@ -178,11 +178,11 @@ def format_summary(plan: Plan, kept: Sequence[RunExperiment]) -> str:
     return SEPARATOR.join(parts) + "\n"
 
 
-def format_tables(plan: Plan, kept: Sequence[RunExperiment]) -> str:
+def format_tables(plan: Plan, run_experiments: Sequence[RunExperiment]) -> str:
     """Format every table beside the paper's numbers, with deviations, cost and command."""
     command = "`sts-dino experiment run --page` writes them from the JSON files."
     parts = [f"# Tables of experiments\n\n{command}"]
-    for experiment, result in kept:
+    for experiment, result in run_experiments:
         parts.append(format_section(plan, experiment, result))
     return SEPARATOR.join(parts) + "\n"
 

@@ -191,8 +191,8 @@ class EncoderMaker:
         source_hash = hash_file(source) if source.is_file() else None
         key = hash_parts(model, source_hash, tasks)
         task_names = ",".join(dict.fromkeys(task for task, _ in tasks))
-        words = ["--model", model, "--tasks", task_names, *self._list_data_options()]
-        return [self.steps.score(words, key, name)]
+        arguments = ["--model", model, "--tasks", task_names, *self._list_data_options()]
+        return [self.steps.score(arguments, key, name)]
 
     def _list_data_options(self) -> list[str]:
         """List the options of ``sts-dino score`` that name the evaluation data."""

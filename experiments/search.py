@@ -236,10 +236,10 @@ class Search:
         """Score an encoder on the collection once; return the folder of the evaluation."""
         files = [self.collection / name for name in COLLECTION_FILES]
         key = hash_parts(encoder, [hash_file(file) for file in files])
-        words = [encoder]
+        arguments = [encoder]
         for file in files:
-            words += [f"--{file.stem}", str(file)]
-        return self.steps.score(words, key, "scores").path
+            arguments += [f"--{file.stem}", str(file)]
+        return self.steps.score(arguments, key, "scores").path
 
 
 def find_example_type(row: Example) -> str:

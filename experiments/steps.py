@@ -92,16 +92,16 @@ class Steps:
         shutil.rmtree(out.with_name(f"{out.name}.base"), ignore_errors=True)
         return StepOutput(out, seconds)
 
-    def score(self, words: Sequence[str], key: str, title: str) -> StepOutput:
+    def score(self, arguments: Sequence[str], key: str, title: str) -> StepOutput:
         """Score an encoder, unless it has been; return the folder of the evaluation.
 
         Args:
-            words: what ``sts-dino score`` takes: the encoder, tasks and data.
+            arguments: what ``sts-dino score`` takes: the encoder, tasks and data.
             key: digest of everything that decides the scores.
             title: names the step in messages.
         """
         out = self.folder / "evaluations" / key
-        command = ["score", *words, "--no-cache", "--out", str(out)]
+        command = ["score", *arguments, "--no-cache", "--out", str(out)]
         seconds = self.run_once("scores", key, command, title, out / "results.json")
         return StepOutput(out, seconds)
 

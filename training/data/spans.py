@@ -158,15 +158,17 @@ def _list_start_ranges(strategy: str, anchor: Span, length: int) -> list[range]:
     They may leave the document. ``any`` allows all starts from one adjacent place to the other.
     """
     ends_at_anchor = anchor.start - length
-    if strategy == "adjacent":
-        return [range(ends_at_anchor, ends_at_anchor + 1), range(anchor.end, anchor.end + 1)]
-    if strategy == "subsumed":
-        return [range(anchor.start, anchor.end - length + 1)]
-    if strategy == "overlapping":
-        last_inside = anchor.end - length
-        crosses_end = range(max(anchor.start, last_inside + 1), anchor.end)
-        return [range(ends_at_anchor + 1, anchor.start), crosses_end]
-    return [range(ends_at_anchor, anchor.end + 1)]
+    last_inside = anchor.end - length
+    ranges = {
+        "any": [range(ends_at_anchor, anchor.end + 1)],
+        "adjacent": [range(ends_at_anchor, ends_at_anchor + 1), range(anchor.end, anchor.end + 1)],
+        "overlapping": [
+            range(ends_at_anchor + 1, anchor.start),
+            range(max(anchor.start, last_inside + 1), anchor.end),
+        ],
+        "subsumed": [range(anchor.start, last_inside + 1)],
+    }
+    return ranges[strategy]
 
 
 IDS_FEATURE = List(Value("int32"))

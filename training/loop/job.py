@@ -380,24 +380,16 @@ def split_batch(batch_size: int, processes: int, accumulated: int, where: str) -
 
 
 def check_sets(sets: list[TrainingSet], batch_size: int, drop_last: bool) -> None:
-    """Check the licence of each loaded dataset, and its rows against its loss and the batch.
+    """Check the licence of each loaded dataset, and its number of rows.
 
-    Raises InputError for data without a licence, for one distinct row under an in-batch loss, and,
-    with ``drop_last``, for a dataset smaller than ``batch_size``: it would have no batch.
+    Raises InputError for data without a licence and, with ``drop_last``, for a dataset smaller than
+    ``batch_size``: it would have no batch.
     """
     for index, item in enumerate(sets):
         where = f"datasets.{index}: {item.spec.repo_id or item.spec.path}"
         if item.license is None:
             raise InputError(
                 where, "does not say its licence", hint=f"write it to datasets.{index}.license"
-            )
-        if item.all_equal and LOSSES[item.spec.loss].in_batch:
-            raise InputError(
-                where,
-                f"has 1 distinct row, and {item.spec.loss} compares the rows of a batch "
-                "with one another",
-                allowed="at least 2 distinct rows",
-                hint="give more, or take another loss",
             )
         if drop_last and item.rows is not None and item.rows < batch_size:
             raise InputError(
