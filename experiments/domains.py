@@ -279,12 +279,7 @@ def extract_domain(name: str, data: Path, folder: Path, plan: DomainPlan) -> Dom
         judged = _read_lines(source / "pairs.tsv")
         usable = _read_lines(source / "sentences.txt")
     else:
-        judged, sentences, judged_sentences = _read_subset(name, data / "sts-original")
-        usable = [
-            sentence
-            for sentence in sentences
-            if sentence not in judged_sentences and MIN_WORDS <= len(sentence.split()) <= MAX_WORDS
-        ]
+        judged, usable = _read_subset(name, data / "sts-original")
     Random(SENTENCES_SEED).shuffle(usable)
 
     # Write the files
@@ -314,12 +309,12 @@ def _read_lines(path: Path) -> list[str]:
     return text.split("\n") if text else []
 
 
-def _read_subset(name: str, originals: Path) -> tuple[list[str], dict[str, None], set[str]]:
-    """Read a domain: the lines of its judged pairs, other pairs' sentences, judged sentences.
+def _read_subset(name: str, originals: Path) -> tuple[list[str], list[str]]:
+    """Read a domain: the lines of its judged pairs, and the usable sentences of other pairs.
 
-    The first line of the judged pairs is a header. The other pairs' sentences are the keys of a
-    dict, each once. Raises InputError for missing files, for files of different lengths, and for a
-    line that is not a pair.
+    The first line of the judged pairs is a header. A usable sentence has ``MIN_WORDS`` to
+    ``MAX_WORDS`` words and stands in no judged pair. Raises InputError for missing files, for files
+    of different lengths, and for a line that is not a pair.
     """
     # Read the files
     input_file = originals / SUBSETS[name].format("input")
@@ -331,7 +326,7 @@ def _read_subset(name: str, originals: Path) -> tuple[list[str], dict[str, None]
     # Divide the pairs by whether they have a score
     judged = ["sentence1\tsentence2\tscore"]
     judged_sentences: set[str] = set()
-    unjudged: dict[str, None] = {}
+    unjudged: dict[str, None] = {}  # the sentences of the other pairs, each once
     for number, (line, score) in enumerate(zip(lines, scores, strict=True), 1):
         columns = line.split("\t")
         if len(columns) < 2:
@@ -342,7 +337,12 @@ def _read_subset(name: str, originals: Path) -> tuple[list[str], dict[str, None]
             judged_sentences |= {first, second}
         else:
             unjudged |= {first: None, second: None}
-    return judged, unjudged, judged_sentences
+    usable = [
+        sentence
+        for sentence in unjudged
+        if sentence not in judged_sentences and MIN_WORDS <= len(sentence.split()) <= MAX_WORDS
+    ]
+    return judged, usable
 
 
 class DomainMaker:

@@ -206,26 +206,20 @@ class EncoderMaker:
 
         An untrained encoder has one recipe, without training. Missing datasets are made.
         """
+        # The overrides replace Hub repositories by local folders (``--set @assets/offline.yaml``).
+        # A recipe without such a repository refuses them.
         assert encoder.recipe is not None
-        settings = self.list_settings(encoder.recipe, encoder)
-        tree = apply_overrides(read_yaml(encoder.recipe), settings)
+        tree = read_yaml(encoder.recipe)
+        settings = list(encoder.settings)
+        if (tree.get("base") or {}).get("repo_id"):
+            settings += self.overrides
+        tree = apply_overrides(tree, settings)
         if not encoder.trained:
             return [remove_training(tree)]
         return [
             self._set_dataset(encoder, tree, data_seed, training_seed)
             for data_seed, training_seed in seeds.list_pairs()
         ]
-
-    def list_settings(self, recipe: Path, encoder: Encoder) -> list[str]:
-        """List an encoder's settings, with the overrides where its base is on the Hub.
-
-        The overrides replace Hub repositories by local folders (``--set @assets/offline.yaml``). A
-        recipe without such a repository refuses them.
-        """
-        base = read_yaml(recipe).get("base") or {}
-        if base.get("repo_id") is None:
-            return list(encoder.settings)
-        return [*encoder.settings, *self.overrides]
 
     def _set_dataset(
         self, encoder: Encoder, tree: Mapping[str, Any], data_seed: int, seed: int
