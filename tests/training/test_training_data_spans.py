@@ -264,7 +264,7 @@ def test_short_documents_are_passed_over_and_counted(tokenizer):
 def test_short_documents_alone_are_refused(tokenizer, streamed):
     texts = Dataset.from_list([{"text": "too short"}, {"text": ""}])
     given = texts.to_iterable_dataset() if streamed else texts
-    with pytest.raises(InputError, match="no document has the 64 tokens of spans.min_document; "):
+    with pytest.raises(InputError, match=r"no document has the 64 tokens of spans\.min_document; "):
         make_span_rows(given, tokenizer, SPANS, 1, 32)
 
 
