@@ -8,7 +8,6 @@ label. With ``--seeds`` the proposed encoder is trained on the pairs of each way
 
 import json
 import logging
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -327,7 +326,8 @@ class WayMaker:
         run = self.steps.folder / "datasets" / f"{way}-{key}"
         # The timing of a resumed run lacks the seconds before the kill: a file records that
         mark = run.with_name(f"{run.name}.resumed")
-        if has_begun(run):
+        manifest = read_manifest(run)
+        if manifest is not None and not manifest.complete:
             write_text(mark, "")
         command = ["write", str(recipe), "--out", str(run), *format_settings(assignments)]
         self.steps.run_once("dataset", key, command, way, run / MANIFEST)
@@ -383,13 +383,9 @@ class WayTrainer:
         section |= {"path": str(run.directory), "config": get_finished_config(run.directory)}
         settings = [f"datasets={json.dumps([section])}", f"seed={seed}", "control=null"]
         key = f"{run.directory.name}-{seed}"
-        out = self.steps.folder / "encoders" / key
-        command = ["train", str(run.encoder), "--out", str(out), *format_settings(settings)]
         title = f"{way}, training seed {seed}"
-        self.steps.run_once("encoder", key, command, title, out / MANIFEST)
-        # `score` would also score the base encoder, if its folder lay beside the trained one
-        shutil.rmtree(out.with_name(f"{out.name}.base"), ignore_errors=True)
-        return self._score(title, str(out), key)
+        encoder = self.steps.train(run.encoder, settings, key, title)
+        return self._score(title, str(encoder.path), key)
 
     def _score(self, title: str, encoder: str, key: str) -> Path:
         """Return the folder of the evaluation of an encoder on the task; a missing one runs.
@@ -399,17 +395,8 @@ class WayTrainer:
             encoder: folder or Hub id of the encoder.
             key: the name of the evaluation's folder, and of the step.
         """
-        out = self.steps.folder / "evaluations" / key
-        command = ["score", str(self.recipe_path), "--model", encoder, "--no-cache"]
-        command += ["--out", str(out)]
-        self.steps.run_once("scores", key, command, title, out / "results.json")
-        return out
-
-
-def has_begun(run: Path) -> bool:
-    """Return whether a run was begun and is not complete."""
-    manifest = read_manifest(run)
-    return manifest is not None and not manifest.complete
+        arguments = [str(self.recipe_path), "--model", encoder]
+        return self.steps.score(arguments, key, title).path
 
 
 def count_sentences(runs: Mapping[str, WayRun]) -> int:

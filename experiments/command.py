@@ -11,13 +11,13 @@ from typing import Annotated
 
 import typer
 
-from sts_dino.experiments import chat_ways, domains, pair_quality, search, source_sentences
+from sts_dino.experiments import chat_ways, domains, pair_quality, search
 from sts_dino.experiments.page import match_effects, write_pages
 from sts_dino.experiments.plan import Experiment, read_plan
 from sts_dino.experiments.runner import Runner, read_result
 from sts_dino.experiments.speed.trials import format_table
 from sts_dino.experiments.steps import RESUME_HINT, Steps
-from sts_dino.experiments.variants import refinish_run
+from sts_dino.experiments.variants import draw_source_sentences, refinish_run
 from sts_dino.hub import cli
 from sts_dino.hub.contract.run_dir import ARTIFACTS, lock_run
 from sts_dino.hub.durable import write_text
@@ -29,7 +29,7 @@ PLANS = Path("experiments/plans")
 RESULTS = Path("experiments/results/papers")
 
 app = cli.make_app("Run experiments; results go to experiments/results (docs/results.md).")
-app.command("source-sentences")(source_sentences.main)
+app.command("source-sentences")(draw_source_sentences)
 app.command("search")(search.main)
 app.command("domains")(domains.main)
 app.command("chat-ways")(chat_ways.main)

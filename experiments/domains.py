@@ -6,7 +6,6 @@ sentences of judged pairs. The judged pairs are its test. A language has both in
 
 import json
 import logging
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +29,6 @@ from sts_dino.hub.contract.results import Frozen
 from sts_dino.hub.contract.run_dir import ARTIFACTS, MANIFEST, RECIPE, lock_run, require_complete
 from sts_dino.hub.durable import hash_file, write_text
 from sts_dino.hub.errors import InputError, suggest_choice
-from sts_dino.release.options import format_settings
 
 logger = logging.getLogger(__name__)
 
@@ -281,12 +279,7 @@ def extract_domain(name: str, data: Path, folder: Path, plan: DomainPlan) -> Dom
         judged = _read_lines(source / "pairs.tsv")
         usable = _read_lines(source / "sentences.txt")
     else:
-        judged, sentences, judged_sentences = _read_subset(name, data / "sts-original")
-        usable = [
-            sentence
-            for sentence in sentences
-            if sentence not in judged_sentences and MIN_WORDS <= len(sentence.split()) <= MAX_WORDS
-        ]
+        judged, usable = _read_subset(name, data / "sts-original")
     Random(SENTENCES_SEED).shuffle(usable)
 
     # Write the files
@@ -316,12 +309,12 @@ def _read_lines(path: Path) -> list[str]:
     return text.split("\n") if text else []
 
 
-def _read_subset(name: str, originals: Path) -> tuple[list[str], dict[str, None], set[str]]:
-    """Read a domain: the lines of its judged pairs, other pairs' sentences, judged sentences.
+def _read_subset(name: str, originals: Path) -> tuple[list[str], list[str]]:
+    """Read a domain: the lines of its judged pairs, and the usable sentences of other pairs.
 
-    The first line of the judged pairs is a header. The other pairs' sentences are the keys of a
-    dict, each once. Raises InputError for missing files, for files of different lengths, and for a
-    line that is not a pair.
+    The first line of the judged pairs is a header. A usable sentence has ``MIN_WORDS`` to
+    ``MAX_WORDS`` words and stands in no judged pair. Raises InputError for missing files, for files
+    of different lengths, and for a line that is not a pair.
     """
     # Read the files
     input_file = originals / SUBSETS[name].format("input")
@@ -333,7 +326,7 @@ def _read_subset(name: str, originals: Path) -> tuple[list[str], dict[str, None]
     # Divide the pairs by whether they have a score
     judged = ["sentence1\tsentence2\tscore"]
     judged_sentences: set[str] = set()
-    unjudged: dict[str, None] = {}
+    unjudged: dict[str, None] = {}  # the sentences of the other pairs, each once
     for number, (line, score) in enumerate(zip(lines, scores, strict=True), 1):
         columns = line.split("\t")
         if len(columns) < 2:
@@ -344,7 +337,12 @@ def _read_subset(name: str, originals: Path) -> tuple[list[str], dict[str, None]
             judged_sentences |= {first, second}
         else:
             unjudged |= {first: None, second: None}
-    return judged, unjudged, judged_sentences
+    usable = [
+        sentence
+        for sentence in unjudged
+        if sentence not in judged_sentences and MIN_WORDS <= len(sentence.split()) <= MAX_WORDS
+    ]
+    return judged, usable
 
 
 class DomainMaker:
@@ -426,16 +424,10 @@ class DomainMaker:
         key = hash_parts(settings, inputs, self.plan.student.read_text(encoding="utf-8"))
 
         # Train and score
-        encoder = self.steps.folder / "encoders" / key
-        command = ["train", str(self.plan.student), *format_settings(settings)]
         title = f"{domain.name}, {row.name}, training seed {seed}"
-        seconds = self.steps.run_once(
-            "encoder", key, [*command, "--out", str(encoder)], title, encoder / "manifest.json"
-        )
-        # `score` would also score the base encoder, if its folder lay beside the trained one
-        shutil.rmtree(encoder.with_name(f"{encoder.name}.base"), ignore_errors=True)
-        self.seconds[row.name] = self.seconds.get(row.name, 0.0) + seconds
-        return self._score(row, domain, str(encoder), key)
+        encoder = self.steps.train(self.plan.student, settings, key, title)
+        self.seconds[row.name] = self.seconds.get(row.name, 0.0) + encoder.seconds
+        return self._score(row, domain, str(encoder.path), key)
 
     def _make_data(self, row: Row, domain: Domain) -> dict[str, str]:
         """Return name → file, folder or config for the names in braces of a row's datasets.
@@ -491,11 +483,8 @@ class DomainMaker:
     def _score(self, row: Row, domain: Domain, encoder: str, key: str) -> Path:
         """Return the evaluation of an encoder on the judged pairs of a domain."""
         key = hash_parts(key, hash_file(domain.pairs))
-        out = self.steps.folder / "evaluations" / key
-        command = ["score", encoder, "--pairs", str(domain.pairs), "--no-cache", "--out", str(out)]
-        title = f"{domain.name}, {row.name}"
-        self.steps.run_once("scores", key, command, title, out / "results.json")
-        return out
+        arguments = [encoder, "--pairs", str(domain.pairs)]
+        return self.steps.score(arguments, key, f"{domain.name}, {row.name}").path
 
 
 def _fill_section(section: Mapping[str, Any], places: Mapping[str, str]) -> dict[str, Any]:

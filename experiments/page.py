@@ -5,7 +5,6 @@ Power: how many times the seeds would decide the effects that are not significan
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -50,13 +49,6 @@ LINE_INCHES = 0.3  # height of an effect
 NAME_LINE_CHARACTERS = 62  # characters of a line of a name
 
 
-class KeptResult(NamedTuple):
-    """An experiment of a plan, and its kept result; None: not run yet."""
-
-    experiment: Experiment
-    result: Result | None
-
-
 class RunExperiment(NamedTuple):
     """An experiment of a plan that has run."""
 
@@ -65,29 +57,14 @@ class RunExperiment(NamedTuple):
 
 
 class MeasuredEffect(NamedTuple):
-    """A declared effect and the difference that was measured for it."""
+    """A declared effect of an experiment, and the difference that was measured for it.
 
-    effect: Effect
-    difference: Difference
-
-
-@dataclass
-class EffectCells:
-    """The cells of an effect in the page's table.
-
-    ``paper``: the paper's difference. ``measured``: difference, seeds and verdict with the plan's
-    language model; ``repeated``: with a larger one.
+    ``paper_difference``: the paper's difference; None if the paper does not print it.
     """
 
-    paper: str
-    measured: Sequence[str] = ("", "", "")
-    repeated: Sequence[str] = ("", "", "")
-
-
-class PlottedEffect(NamedTuple):
-    """An effect in the plot; ``paper_difference``: the paper's difference, if it prints one."""
-
-    name: str
+    experiment: Experiment
+    result: Result
+    effect: Effect
     difference: Difference
     paper_difference: float | None
 
@@ -105,20 +82,33 @@ def write_pages(page: Path, plan: Plan, results: Path) -> None:
 
     Raises InputError for a result of another form, and for an unknown paper or table.
     """
-    kept = [
-        KeptResult(experiment, read_result(results / f"{experiment.name}.json"))
-        for experiment in plan.experiments
-    ]
-    for name, svg in draw_plots(list_run_experiments(kept)).items():
+    run_experiments = list_run_experiments(plan, results)
+    for name, svg in draw_plots(run_experiments).items():
         write_text(page.parent / "results" / f"{name}.svg", svg)
-    write_text(page, format_summary(kept))
-    write_text(results / "README.md", format_tables(plan, kept))
-    write_text(results / "power.md", format_power(kept))
+    write_text(page, format_summary(plan, run_experiments))
+    write_text(results / "README.md", format_tables(plan, run_experiments))
+    write_text(results / "power.md", format_power(run_experiments))
 
 
-def list_run_experiments(kept: Sequence[KeptResult]) -> list[RunExperiment]:
-    """List the experiments that have run."""
-    return [RunExperiment(experiment, result) for experiment, result in kept if result is not None]
+def list_run_experiments(plan: Plan, results: Path) -> list[RunExperiment]:
+    """List the experiments of a plan that have a result in the folder ``results``.
+
+    Raises InputError for a result of another form.
+    """
+    run_experiments = []
+    for experiment in plan.experiments:
+        result = read_result(results / f"{experiment.name}.json")
+        if result is not None:
+            run_experiments.append(RunExperiment(experiment, result))
+    return run_experiments
+
+
+def list_effects(run_experiments: Sequence[RunExperiment]) -> list[MeasuredEffect]:
+    """List the measured effects of all experiments."""
+    effects: list[MeasuredEffect] = []
+    for experiment, result in run_experiments:
+        effects += match_effects(experiment, result)
+    return effects
 
 
 def draw_plots(run_experiments: Sequence[RunExperiment]) -> dict[str, str]:
@@ -128,59 +118,54 @@ def draw_plots(run_experiments: Sequence[RunExperiment]) -> dict[str, str]:
     experiment with ``parameters``.
     """
     plots: dict[str, str] = {}
-    plotted: list[PlottedEffect] = []
     for experiment, result in run_experiments:
         plots |= result.measured.plots
-        for effect, difference in match_effects(experiment, result):
-            name = f"{experiment.name}: {effect.says}, {effect.column}"
-            plotted.append(
-                PlottedEffect(name, difference, get_paper_difference(experiment, effect))
-            )
-    if plotted:
-        plots["effects"] = plot_effects(plotted)
-    for experiment, result in run_experiments:
         if experiment.parameters:
             plots[experiment.name] = plot_sizes(experiment, result)
+    effects = list_effects(run_experiments)
+    if effects:
+        plots["effects"] = plot_effects(effects)
     return plots
 
 
-def format_power(kept: Sequence[KeptResult]) -> str:
+def format_power(run_experiments: Sequence[RunExperiment]) -> str:
     """Format a table of the effects that are not reproduced.
 
     It says how many times the seeds would separate the paper's difference from 0.
     """
     rows = []
-    for experiment, result in list_run_experiments(kept):
-        for effect, difference in match_effects(experiment, result):
-            paper_difference = get_paper_difference(experiment, effect)
-            if difference.verdict == "reproduced" or not paper_difference:
-                continue
-            estimate = difference.difference
-            # The half-width, 1.96 standard errors, narrows with the root of the number of seeds.
-            half_width = (estimate.high - estimate.low) / 2
-            times = (STANDARD_ERRORS_AT_POWER / 1.96 * half_width / paper_difference) ** 2
-            # No experiment costs less than it did.
-            hours = max(1.0, times) * result.seconds / SECONDS_PER_HOUR
-            names = [experiment.name, effect.says, effect.column]
-            numbers = [format_estimate(estimate), f"{paper_difference:+z.1f}"]
-            rows.append([*names, *numbers, f"{times:,.2f}", f"{hours:,.1f}"])
+    for experiment, result, effect, difference, paper_difference in list_effects(run_experiments):
+        if difference.verdict == "reproduced" or not paper_difference:
+            continue
+        estimate = difference.difference
+        # The half-width, 1.96 standard errors, narrows with the root of the number of seeds.
+        half_width = (estimate.high - estimate.low) / 2
+        times = (STANDARD_ERRORS_AT_POWER / 1.96 * half_width / paper_difference) ** 2
+        # No experiment costs less than it did.
+        hours = max(1.0, times) * result.seconds / SECONDS_PER_HOUR
+        names = [experiment.name, effect.says, effect.column]
+        numbers = [format_estimate(estimate), f"{paper_difference:+z.1f}"]
+        rows.append([*names, *numbers, f"{times:,.2f}", f"{hours:,.1f}"])
     columns = ["experiment", "effect", "column", "here", "paper", "times the seeds", "CPU-hours"]
     return SEPARATOR.join([POWER_PAGE, format_table(columns, rows, names=3)]) + "\n"
 
 
-def format_summary(kept: Sequence[KeptResult]) -> str:
+def format_summary(plan: Plan, run_experiments: Sequence[RunExperiment]) -> str:
     """Format the page of effects: the tally, a line for each effect, and the readings."""
     # The effects
-    run_experiments = list_run_experiments(kept)
+    effects = list_effects(run_experiments)
     parts = [INTRODUCTION.read_text(encoding="utf-8").rstrip(), "## Effects"]
-    if run_experiments:
+    if effects:
         plot = "![Effects with intervals, ours and the papers'](results/effects.svg)"
-        parts += [format_tally(run_experiments), plot]
-    parts.append(format_effects(run_experiments))
+        parts += [format_tally(effects), plot]
+    parts.append(format_effects(effects))
 
     # The experiments without a result, and the readings of the others
+    names = [experiment.name for experiment, _ in run_experiments]
     waiting = [
-        f"`{experiment.name}`: {experiment.title}" for experiment, result in kept if not result
+        f"`{experiment.name}`: {experiment.title}"
+        for experiment in plan.experiments
+        if experiment.name not in names
     ]
     if waiting:
         parts.append("Not run yet: " + "; ".join(waiting) + ".")
@@ -193,68 +178,56 @@ def format_summary(kept: Sequence[KeptResult]) -> str:
     return SEPARATOR.join(parts) + "\n"
 
 
-def format_tables(plan: Plan, kept: Sequence[KeptResult]) -> str:
+def format_tables(plan: Plan, run_experiments: Sequence[RunExperiment]) -> str:
     """Format every table beside the paper's numbers, with deviations, cost and command."""
     command = "`sts-dino experiment run --page` writes them from the JSON files."
     parts = [f"# Tables of experiments\n\n{command}"]
-    for experiment, result in list_run_experiments(kept):
+    for experiment, result in run_experiments:
         parts.append(format_section(plan, experiment, result))
     return SEPARATOR.join(parts) + "\n"
 
 
-def format_tally(run_experiments: Sequence[RunExperiment]) -> str:
+def format_tally(effects: Sequence[MeasuredEffect]) -> str:
     """Format a table: how many effects of a paper are reproduced, not significant, contradicted.
 
     Repetitions with a larger language model (1.5B) have a line of their own.
     """
     counts_by_paper: dict[str, Counter[str]] = {}
-    for experiment, result in run_experiments:
+    for experiment, _, _, difference, _ in effects:
         name = find_paper(experiment.paper).cite if experiment.paper else experiment.name
         if experiment.repeats:
             name = f"{name}, 1.5B"
-        counts = counts_by_paper.setdefault(name, Counter())
-        for _, difference in match_effects(experiment, result):
-            # Both directions count as "not significant": "same direction, not significant"
-            kind = difference.verdict.rpartition(", ")[2]
-            counts[kind] += 1
+        # Both directions count as "not significant": "same direction, not significant"
+        kind = difference.verdict.rpartition(", ")[2]
+        counts_by_paper.setdefault(name, Counter())[kind] += 1
     kinds = ("reproduced", "not significant", "contradicted")
     rows = [
-        [paper, *(str(counts[kind]) for kind in kinds)]
-        for paper, counts in counts_by_paper.items()
-        if counts
+        [paper, *(str(counts[kind]) for kind in kinds)] for paper, counts in counts_by_paper.items()
     ]
     return format_table(["effects of", *kinds], rows)
 
 
-def format_effects(run_experiments: Sequence[RunExperiment]) -> str:
+def format_effects(effects: Sequence[MeasuredEffect]) -> str:
     """Format a table with a line for each effect: the paper's difference, then ours.
 
     Ours is given for the plan's language model and for a larger one (1.5B), each with interval,
     seeds (data seeds x training seeds) and verdict.
     """
+    columns = ["experiment", "effect", "column", "paper"]
+    columns += ["here", "n", "verdict", "1.5B", "n", "verdict"]
     # A repetition with a larger language model shares the lines of the experiment that it repeats.
-    effects: dict[tuple[str, str, str], EffectCells] = {}
-    for experiment, result in run_experiments:
+    rows: dict[tuple[str, str, str], list[str]] = {}
+    for experiment, result, effect, difference, paper_difference in effects:
         seeds = str(result.data_seeds)
         if experiment.rows:  # of trained encoders
             seeds = f"{result.data_seeds} x {result.training_seeds}"
-        for effect, difference in match_effects(experiment, result):
-            paper_difference = get_paper_difference(experiment, effect)
-            paper = "" if paper_difference is None else f"{paper_difference:+z.1f}"
-            key = (experiment.repeats or experiment.name, effect.says, effect.column)
-            cells = effects.setdefault(key, EffectCells(paper))
-            verdict = format_verdict(difference, paper_difference)
-            ours = (format_estimate(difference.difference), seeds, verdict)
-            if experiment.repeats:
-                cells.repeated = ours
-            else:
-                cells.measured = ours
-
-    shared_columns = ["n", "verdict"]
-    columns = ["experiment", "effect", "column", "paper", "here", *shared_columns]
-    columns += ["1.5B", *shared_columns]
-    rows = [[*key, cells.paper, *cells.measured, *cells.repeated] for key, cells in effects.items()]
-    return format_table(columns, rows, names=len(columns))  # all columns are text
+        paper = "" if paper_difference is None else f"{paper_difference:+z.1f}"
+        key = (experiment.repeats or experiment.name, effect.says, effect.column)
+        row = rows.setdefault(key, [*key, paper, *[""] * 6])
+        first = columns.index("1.5B" if experiment.repeats else "here")
+        verdict = format_verdict(difference, paper_difference)
+        row[first : first + 3] = [format_estimate(difference.difference), seeds, verdict]
+    return format_table(columns, rows.values(), names=len(columns))  # all columns are text
 
 
 def format_verdict(difference: Difference, paper_difference: float | None) -> str:
@@ -279,7 +252,8 @@ def match_effects(experiment: Experiment, result: Result) -> list[MeasuredEffect
     for effect in experiment.effects:
         difference = measured.get((effect.better, effect.than, effect.column))
         if difference is not None:
-            effects.append(MeasuredEffect(effect, difference))
+            paper_difference = get_paper_difference(experiment, effect)
+            effects.append(MeasuredEffect(experiment, result, effect, difference, paper_difference))
     return effects
 
 
@@ -401,12 +375,15 @@ def format_cost(experiment: Experiment, result: Result) -> str:
     return f"Cost: {'; '.join(costs)}. {command}"
 
 
-def plot_effects(effects: Sequence[PlottedEffect]) -> str:
+def plot_effects(effects: Sequence[MeasuredEffect]) -> str:
     """Return an SVG with a row for each effect: interval, estimate, and the paper's difference."""
 
     def draw(figure: "Figure", axes: "Axes") -> None:
         """Draw the effects, from top to bottom, and the legend."""
-        for line, (_, difference, paper_difference) in enumerate(effects):
+        names = []
+        for line, (experiment, _, effect, difference, paper_difference) in enumerate(effects):
+            name = f"{experiment.name}: {effect.says}, {effect.column}"
+            names.append("\n".join(wrap(name, NAME_LINE_CHARACTERS)))
             estimate = difference.difference
             # The mark of "same direction, not significant" is that of "not significant".
             mark, colour = VERDICT_MARKS[difference.verdict.rpartition(", ")[2]]
@@ -422,7 +399,6 @@ def plot_effects(effects: Sequence[PlottedEffect]) -> str:
         axes.set_xscale("symlog", linthresh=LINEAR_POINTS)
         ticks = [-20, -5, -2, 0, 2, 5, 20, 50]
         axes.set_xticks(ticks, [f"{tick:+d}" if tick else "0" for tick in ticks])
-        names = ["\n".join(wrap(name, NAME_LINE_CHARACTERS)) for name, _, _ in effects]
         axes.set_yticks(range(len(effects)), names, fontsize=8)
         axes.set(xlabel="points; logarithmic beyond 5", ylim=(len(effects) - 0.5, -0.5))
 

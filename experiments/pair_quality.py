@@ -125,10 +125,10 @@ def propose_recipe(
 def has_quality(path: Path, model: str, recipe: DatasetRecipe) -> bool:
     """Return whether a file has the figures of a model with a recipe's prompts."""
     key = (model, recipe.language, recipe.model.chat_template, hash_prompts(recipe))
-    for quality in read_qualities(path):
-        if (quality.model, quality.language, quality.chat, quality.prompts) == key:
-            return True
-    return False
+    return any(
+        (quality.model, quality.language, quality.chat, quality.prompts) == key
+        for quality in read_qualities(path)
+    )
 
 
 def add_quality(path: Path, quality: PairQuality) -> None:

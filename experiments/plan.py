@@ -356,8 +356,6 @@ class Plan(Strict):
 
     def list_encoders(self, experiment: Experiment) -> list[Encoder]:
         """List the encoders that an experiment trains or scores, each once."""
-        if experiment.finished:
-            return []
         return [self.get_encoder(name) for name in experiment.rows]
 
     def choose_experiments(self, names: Sequence[str]) -> list[Experiment]:

@@ -4,15 +4,14 @@ It trains the experiment's encoders on the variants' pairs under each seed, scor
 them, and measures label agreement. Each training and each evaluation is a step that runs once.
 """
 
-import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from sts_dino.experiments.plan import Encoder, Experiment, OwnColumn, Plan, Seeds
 from sts_dino.experiments.speed.trials import describe_hardware
@@ -26,7 +25,7 @@ from sts_dino.experiments.variants import (
 from sts_dino.hub.contract.measured import FIDELITY, Estimate, Fidelity, VariantPlan, VariantScores
 from sts_dino.hub.contract.recipe import ModelRecipe
 from sts_dino.hub.contract.recipe_file import apply_overrides, read_yaml, validate_recipe
-from sts_dino.hub.contract.results import Frozen
+from sts_dino.hub.contract.results import Frozen, read_json
 from sts_dino.hub.contract.run_dir import require_complete
 from sts_dino.hub.contract.schema import ROW_SCHEMAS
 from sts_dino.hub.durable import hash_file, write_text
@@ -105,25 +104,11 @@ class Result(Frozen):
 
 def read_result(path: Path) -> Result | None:
     """Read a kept result; None without the file. Raises InputError for a file of another form."""
-    try:
-        return Result.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except ValidationError as error:
-        raise InputError(
-            path, f"not a result of an experiment: {error.errors()[0]['msg']}"
-        ) from error
+    hint = f"run it again: sts-dino experiment run {path.stem}"
+    return read_json(Result, path, "not a result of an experiment", hint)
 
 
 Tree = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Evaluations:
-    """The evaluations of an encoder, a folder for each training, and their CPU seconds."""
-
-    folders: tuple[Path, ...]
-    seconds: float
 
 
 class EncoderMaker:
@@ -137,8 +122,10 @@ class EncoderMaker:
         self.overrides = overrides
         self.steps = datasets.steps
 
-    def score(self, encoder: Encoder, columns: Sequence[OwnColumn], seeds: Seeds) -> Evaluations:
-        """Return the evaluations on the columns' tasks; missing trainings and scores run first.
+    def score(
+        self, encoder: Encoder, columns: Sequence[OwnColumn], seeds: Seeds
+    ) -> list[StepOutput]:
+        """Return the evaluation of each training on the columns' tasks; missing steps run first.
 
         Raises InputError or RunError when a step fails.
         """
@@ -151,13 +138,12 @@ class EncoderMaker:
             return self._score_by_name(encoder.name, encoder.model, tasks)
 
         # Train and score under every seed
-        folders = []
-        seconds = 0.0
+        evaluations = []
         for tree in self.make_recipes(encoder, seeds):
             run, key = self._train(encoder, tree)
-            seconds += run.seconds + self._score_run(encoder, tree, run, key, tasks)
-            folders.append(run.path)
-        return Evaluations(tuple(folders), seconds)
+            seconds = self._score_run(encoder, tree, run, key, tasks)
+            evaluations.append(StepOutput(run.path, run.seconds + seconds))
+        return evaluations
 
     def _score_run(
         self,
@@ -176,7 +162,7 @@ class EncoderMaker:
             key: the digest that decides the training.
             tasks: the tasks with their splits.
         """
-        path = run.path.with_name("score.yaml")
+        path = self.steps.folder / "recipes" / f"{run.path.name}.score.yaml"
         evaluation = [{"task": task, "split": split} for task, split in tasks]
         # The tables' intervals resample all evaluations together: few samples are enough here.
         tree = tree | {"evaluation": evaluation, "bootstrap_samples": "100"}
@@ -189,7 +175,7 @@ class EncoderMaker:
 
     def _score_by_name(
         self, name: str, model: str, tasks: Sequence[tuple[str, str]]
-    ) -> Evaluations:
+    ) -> list[StepOutput]:
         """Return the evaluation of any encoder that ``sts-dino score --model`` takes.
 
         A change of the module of a ``python:MODULE:NAME`` encoder scores it again.
@@ -204,12 +190,9 @@ class EncoderMaker:
         source = Path(*module.split(".")).with_suffix(".py")
         source_hash = hash_file(source) if source.is_file() else None
         key = hash_parts(model, source_hash, tasks)
-        out = self.steps.folder / "named" / key
         task_names = ",".join(dict.fromkeys(task for task, _ in tasks))
-        command = ["score", "--model", model, "--tasks", task_names, "--no-cache"]
-        command += ["--out", str(out), *self._list_data_options()]
-        seconds = self.steps.run_once("scores", key, command, name, out / "results.json")
-        return Evaluations((out,), seconds)
+        arguments = ["--model", model, "--tasks", task_names, *self._list_data_options()]
+        return [self.steps.score(arguments, key, name)]
 
     def _list_data_options(self) -> list[str]:
         """List the options of ``sts-dino score`` that name the evaluation data."""
@@ -223,26 +206,20 @@ class EncoderMaker:
 
         An untrained encoder has one recipe, without training. Missing datasets are made.
         """
+        # The overrides replace Hub repositories by local folders (``--set @assets/offline.yaml``).
+        # A recipe without such a repository refuses them.
         assert encoder.recipe is not None
-        settings = self.list_settings(encoder.recipe, encoder)
-        tree = apply_overrides(read_yaml(encoder.recipe), settings)
+        tree = read_yaml(encoder.recipe)
+        settings = list(encoder.settings)
+        if (tree.get("base") or {}).get("repo_id"):
+            settings += self.overrides
+        tree = apply_overrides(tree, settings)
         if not encoder.trained:
             return [remove_training(tree)]
         return [
             self._set_dataset(encoder, tree, data_seed, training_seed)
             for data_seed, training_seed in seeds.list_pairs()
         ]
-
-    def list_settings(self, recipe: Path, encoder: Encoder) -> list[str]:
-        """List an encoder's settings, with the overrides where its base is on the Hub.
-
-        The overrides replace Hub repositories by local folders (``--set @assets/offline.yaml``). A
-        recipe without such a repository refuses them.
-        """
-        base = read_yaml(recipe).get("base") or {}
-        if base.get("repo_id") is None:
-            return list(encoder.settings)
-        return [*encoder.settings, *self.overrides]
 
     def _set_dataset(
         self, encoder: Encoder, tree: Mapping[str, Any], data_seed: int, seed: int
@@ -286,16 +263,11 @@ class EncoderMaker:
         """
         recipe = validate_recipe(encoder.recipe or Path(encoder.name), ModelRecipe, dict(tree))
         key = hash_parts(hash_training(recipe), recipe.seed)
-        folder = self.steps.folder / "encoders" / f"{encoder.name}-{key}"
-        path = folder / "recipe.yaml"
-        out = folder / "encoder"
+        name = f"{encoder.name}-{key}"
+        path = self.steps.folder / "recipes" / f"{name}.yaml"
         write_text(path, yaml.safe_dump(dict(tree), sort_keys=False, allow_unicode=True))
-        command = ["train", str(path), "--out", str(out)]
         title = f"{encoder.name}, training seed {recipe.seed}"
-        seconds = self.steps.run_once("encoder", key, command, title, out / "manifest.json")
-        # `score` would also score the base encoder, if its folder lay beside the run directory.
-        shutil.rmtree(folder / "encoder.base", ignore_errors=True)
-        return StepOutput(out, seconds), key
+        return self.steps.train(path, [], name, title), key
 
 
 class Runner:
@@ -342,7 +314,8 @@ class Runner:
                 )
 
         # Measure label agreement of the rows' datasets
-        seconds = sum(evaluation.seconds for evaluation in evaluations.values())
+        outputs = chain.from_iterable(evaluations.values())
+        seconds = sum(output.seconds for output in outputs)
         first_seed = self.plan.datasets.seeds.data[0]
         for encoder in self.plan.list_encoders(experiment):
             judges = experiment.judges if encoder.dataset else {}
@@ -403,7 +376,7 @@ class Runner:
 
     def _score_encoders(
         self, experiment: Experiment, columns: Sequence[OwnColumn]
-    ) -> dict[str, Evaluations]:
+    ) -> dict[str, list[StepOutput]]:
         """Return the evaluations of every encoder on the columns; missing trainings run first."""
         if not columns:
             return {}
@@ -418,7 +391,7 @@ class Runner:
         experiment: Experiment,
         name: str,
         column: OwnColumn,
-        evaluations: Mapping[str, Evaluations],
+        evaluations: Mapping[str, Sequence[StepOutput]],
     ) -> VariantPlan:
         """Plan the comparison of a column; the control is the experiment's first row.
 
@@ -429,8 +402,8 @@ class Runner:
             evaluations: row → its evaluations.
         """
         variants = {}
-        for encoder, evaluation in evaluations.items():
-            variants[encoder] = tuple(str(folder) for folder in evaluation.folders)
+        for encoder, outputs in evaluations.items():
+            variants[encoder] = tuple(str(output.path) for output in outputs)
         effects = [effect for effect in experiment.effects if effect.column == name]
         return VariantPlan(
             tasks=column.tasks,

@@ -6,7 +6,6 @@ whose similarities of queries and passages are learned.
 
 import json
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -214,12 +213,11 @@ class Search:
         own_settings = list(TAUGHT_SETTINGS) if example_type == "sts" else []
         recipe = ENCODER_RECIPE.read_text(encoding="utf-8")
         key = hash_parts(rows, seed, recipe, own_settings, self.files)
-        folder = self.steps.folder / "encoders" / key
         lines = []
         for row in rows:
             fields = dict(zip(COLUMNS[example_type], row, strict=True))
             lines.append(json.dumps(fields, ensure_ascii=False) + "\n")
-        path = folder / "rows.jsonl"
+        path = self.steps.folder / "rows" / f"{key}.jsonl"
         write_text(path, "".join(lines))
 
         # the encoder
@@ -231,24 +229,17 @@ class Search:
             "license": "unlicensed",
         }
         settings = [f"seed={seed}", f"datasets={json.dumps([dataset])}", *own_settings]
-        encoder = folder / "encoder"
-        command = ["train", str(ENCODER_RECIPE), *format_settings([*settings, *self.files])]
-        self.steps.run_once("encoder", key, [*command, "--out", str(encoder)], "training", encoder)
-        # else `score` scores the base with every encoder
-        shutil.rmtree(encoder.with_name(f"{encoder.name}.base"), ignore_errors=True)
-        return self.score(str(encoder))
+        encoder = self.steps.train(ENCODER_RECIPE, [*settings, *self.files], key, "training")
+        return self.score(str(encoder.path))
 
     def score(self, encoder: str) -> Path:
         """Score an encoder on the collection once; return the folder of the evaluation."""
         files = [self.collection / name for name in COLLECTION_FILES]
         key = hash_parts(encoder, [hash_file(file) for file in files])
-        out = self.steps.folder / "evaluations" / key
-        command = ["score", encoder]
+        arguments = [encoder]
         for file in files:
-            command += [f"--{file.stem}", str(file)]
-        command += ["--no-cache", "--out", str(out)]
-        self.steps.run_once("scores", key, command, "scores", out / "results.json")
-        return out
+            arguments += [f"--{file.stem}", str(file)]
+        return self.steps.score(arguments, key, "scores").path
 
 
 def find_example_type(row: Example) -> str:

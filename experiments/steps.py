@@ -7,11 +7,15 @@ import hashlib
 import json
 import logging
 import os
+import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sts_dino.hub.contract.run_dir import MANIFEST
 from sts_dino.hub.durable import make_folder, write_text
+from sts_dino.release.options import format_settings
 from sts_dino.release.stages import name_failure, run_stage
 
 logger = logging.getLogger(__name__)
@@ -71,6 +75,35 @@ class Steps:
         write_text(path, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
         logger.info(f"{title}: {kind} took {seconds:,.0f} CPU seconds")
         return seconds
+
+    def train(self, recipe: Path, settings: Sequence[str], key: str, title: str) -> StepOutput:
+        """Train the encoder of a recipe, unless it has been; return its run directory.
+
+        Args:
+            recipe: the recipe file.
+            settings: overrides of the recipe, ``KEY=VALUE`` or ``@FILE``.
+            key: digest of everything that decides the encoder.
+            title: names the step in messages.
+        """
+        out = self.folder / "encoders" / key
+        command = ["train", str(recipe), "--out", str(out), *format_settings(settings)]
+        seconds = self.run_once("encoder", key, command, title, out / MANIFEST)
+        # `score` would also score the base encoder, if its folder lay beside the trained one
+        shutil.rmtree(out.with_name(f"{out.name}.base"), ignore_errors=True)
+        return StepOutput(out, seconds)
+
+    def score(self, arguments: Sequence[str], key: str, title: str) -> StepOutput:
+        """Score an encoder, unless it has been; return the folder of the evaluation.
+
+        Args:
+            arguments: what ``sts-dino score`` takes: the encoder, tasks and data.
+            key: digest of everything that decides the scores.
+            title: names the step in messages.
+        """
+        out = self.folder / "evaluations" / key
+        command = ["score", *arguments, "--no-cache", "--out", str(out)]
+        seconds = self.run_once("scores", key, command, title, out / "results.json")
+        return StepOutput(out, seconds)
 
     def _run_command(self, command: list[str]) -> float:
         """Run a command with one thread. Return the CPU seconds of it and its children.

@@ -112,34 +112,37 @@ def main(
 
       sts-dino estimate-training recipes/my-encoder.yaml --texts sentences.txt
     """
+    checked = load_recipe(recipe, ModelRecipe, settings)
+    if checked.is_baseline:
+        raise InputError(
+            recipe, "is a baseline, which is not trained", hint="estimate a recipe with datasets"
+        )
     with TemporaryDirectory() as folder:
         if texts is not None:
-            rows = make_pilot_data(recipe, settings, texts, longest, Path(folder))
+            rows = make_pilot_data(checked, recipe, texts, longest, Path(folder))
             settings = [*settings, *rows]
         estimate = run_pilot(recipe, settings, Path(folder))
     cli.print_answer(str(estimate), asdict(estimate), as_json)
 
 
 def make_pilot_data(
-    recipe_path: Path, settings: list[str], file: Path, longest: int, folder: Path
+    recipe: ModelRecipe, recipe_path: Path, file: Path, longest: int, folder: Path
 ) -> list[str]:
     """Write training data made of a text file, for a pilot before the recipe's data exist.
 
     Returns the settings (``KEY=VALUE``) that make the recipe read them.
 
     Args:
-        recipe_path: the recipe file.
-        settings: overrides of the recipe, ``KEY=VALUE``.
+        recipe: the recipe, which has datasets.
+        recipe_path: its file, which errors name.
         file: texts, one a line.
         longest: the last text of the first row has at least this many tokens; 0: no such text.
         folder: where the data are written.
 
-    Raises InputError for a file that is not UTF-8 or has no text, for a baseline, for a loss that
-    does not fit its dataset, and for a recipe without ``arguments.max_steps``: the steps of an
-    epoch follow from data that do not exist yet.
+    Raises InputError for a file that is not UTF-8 or has no text, for a loss that does not fit its
+    dataset, and for a recipe without ``arguments.max_steps``: the steps of an epoch follow from
+    data that do not exist yet.
     """
-    recipe = load_recipe(recipe_path, ModelRecipe, settings)
-    _require_datasets(recipe, recipe_path)
     check_losses(recipe, str(recipe_path))
     texts = _read_texts(file)
     where_steps = f"{recipe_path}:arguments.max_steps"
@@ -219,14 +222,6 @@ def _make_rows(
         yield row
 
 
-def _require_datasets(recipe: ModelRecipe, path: Path) -> None:
-    """Raise InputError naming ``path`` for the recipe of a baseline, which has no datasets."""
-    if recipe.is_baseline:
-        raise InputError(
-            path, "is a baseline, which is not trained", hint="estimate a recipe with datasets"
-        )
-
-
 def run_pilot(path: Path, settings: list[str], folder: Path) -> TrainingEstimate:
     """Train a recipe's encoder for some steps, and predict time, memory and disk of the run.
 
@@ -235,8 +230,7 @@ def run_pilot(path: Path, settings: list[str], folder: Path) -> TrainingEstimate
         settings: overrides of the recipe, ``KEY=VALUE``.
         folder: an existing folder, which gets the untrained encoder and stays.
 
-    Raises InputError for a baseline, and InputError and RunError as ``prepare`` and
-    ``make_trainer`` do.
+    Raises InputError and RunError as ``prepare`` and ``make_trainer`` do.
     """
     import torch
 
@@ -249,7 +243,6 @@ def run_pilot(path: Path, settings: list[str], folder: Path) -> TrainingEstimate
     )
 
     # The recipe's job, without validation and checkpoints.
-    _require_datasets(load_recipe(path, ModelRecipe, settings), path)
     job = prepare(path, folder / "pilot", None, [*settings, *PILOT_SETTINGS])
     job = replace(job, evaluator=None)
     job.arguments.set_evaluate("no")
@@ -330,5 +323,4 @@ def _time_encoding(encoder: Any, seed: int) -> float:
     texts = [row.split("\t")[STSB_TEXT_COLUMN] for row in sampled_rows]
     started = time.monotonic()
     encoder.encode(texts, show_progress_bar=False)
-    shortest_seconds = 1e-9  # no division by 0 where the clock does not advance
-    return len(texts) / max(time.monotonic() - started, shortest_seconds)
+    return len(texts) / (time.monotonic() - started)

@@ -36,6 +36,8 @@ from sts_dino.training.loop.job import TrainingJob, prepare
 
 logger = logging.getLogger(__name__)
 
+ROUND_ROBIN = "round_robin"  # a value of arguments.multi_dataset_batch_sampler
+
 app = make_app("Train a sentence encoder from a model recipe.")
 
 
@@ -191,15 +193,13 @@ def count_steps(job: TrainingJob) -> int:
     sampling draws a batch of each dataset in turn, until the smallest dataset is used up. An epoch
     counts as one step at least.
     """
-    from sentence_transformers.base.training_args import MultiDatasetBatchSamplers
-
     if job.arguments.max_steps > 0:
         return job.arguments.max_steps
     round_batches = math.floor if job.arguments.dataloader_drop_last else math.ceil
     # A stream has no number of rows, but ``prepare`` requires max_steps for it.
     counts = [round_batches((item.rows or 0) / job.recipe.batch_size) for item in job.sets]
     epoch_steps = sum(counts)
-    if job.arguments.multi_dataset_batch_sampler == MultiDatasetBatchSamplers.ROUND_ROBIN:
+    if job.arguments.multi_dataset_batch_sampler == ROUND_ROBIN:
         epoch_steps = min(counts) * len(counts)
     return math.ceil(max(1, epoch_steps) * job.arguments.num_train_epochs)
 

@@ -180,13 +180,11 @@ class Loaded:
     - ``generate``: completes requests, given their prefixes and decoding parameters.
     - ``process``: the process that computes.
     - ``engine``: the engine, if the way uses it.
-    - ``work``: does the trial's work, where that is not one call of ``generate``.
     """
 
     generate: Callable[[list[Any], tuple[str, ...], Any], list[Any]]
     process: psutil.Process
     engine: Any = None
-    work: Callable[[], list[Any]] | None = None
 
 
 app = make_app(
@@ -427,7 +425,14 @@ def measure(trial: Trial) -> Result:
         is_engine = trial.way == "engine"
         if is_engine:
             way.engine.tokens_computed = 0
-        work = way.work or partial(way.generate, requests, prefixes, settings)
+
+        # The work is one call of ``generate``, except for shards and products.
+        kind, _, number = trial.way.partition("-")
+        work = partial(way.generate, requests, prefixes, settings)
+        if kind == "shards":
+            work = partial(generate_in_shards, way.engine, trial, int(number))
+        elif kind == "products":
+            work = partial(compute_products, way.engine.model, int(number), trial.count)
         completions, usage = measure_usage(way.process, work)
         tokens = (0, 0)
         if is_engine:
@@ -554,24 +559,18 @@ def load_way(trial: Trial) -> Iterator[Loaded]:
         )
         return
 
-    # The engine; shards and products replace its work.
+    # The engine.
     workers = 1
     if trial.way.startswith(SIDE_BY_SIDE):
         workers = int(trial.way.partition("-")[2])
     writer: Any = load_writer(model, None, workers)
-    way = Loaded(
+    yield Loaded(
         lambda requests, prefixes, settings: complete(
             writer, requests, settings, prefixes=prefixes
         ),
         psutil.Process(),
         writer,
     )
-    if trial.way.startswith("shards-"):
-        size = int(trial.way.removeprefix("shards-"))
-        way = replace(way, work=partial(generate_in_shards, writer, trial, size))
-    if trial.way.startswith("products-"):
-        way = replace(way, generate=lambda *_: compute_products(writer.model, workers, trial.count))
-    yield way
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
+from sts_dino.eval.audit.command import silence_transformers
 from sts_dino.hub.durable import write_text
 
 logger = logging.getLogger(__name__)
@@ -118,8 +119,6 @@ def has_gpu() -> bool:
 def use_one_thread() -> None:
     """Set one torch thread and silence transformers; call this first in every process."""
     import torch
-    from transformers.utils import logging
 
     torch.set_num_threads(1)
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    silence_transformers()

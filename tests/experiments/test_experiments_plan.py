@@ -138,9 +138,13 @@ def test_a_verdict_follows_from_the_interval():
 def test_the_plot_of_effects_has_the_same_bytes_everywhere():
     found = [Estimate(score=score, low=score - 1, high=score + 1) for score in (2, 0.5, -30)]
     effects = [Difference(better="a", than="b", column="Avg.", difference=one) for one in found]
-    given = [(f"effect {number}", one, number or None) for number, one in enumerate(effects)]
+    experiment = Experiment(name="effect", title="", finished="x")
+    given = []
+    for number, difference in enumerate(effects):
+        effect = Effect(says=str(number), better="a", than="b")
+        given.append(pages.MeasuredEffect(experiment, None, effect, difference, number or None))
     drawn = plot_effects(given)
-    assert drawn == plot_effects(given) and "effect 2" in drawn and drawn.count("the paper") == 1
+    assert drawn == plot_effects(given) and "effect: 2" in drawn and drawn.count("the paper") == 1
 
 
 def test_random_words_have_the_same_vectors_everywhere():
@@ -149,12 +153,10 @@ def test_random_words_have_the_same_vectors_everywhere():
 
 
 def test_the_pages_equal_the_kept_results():
-    kept = [
-        (one, read_result(ROOT / RESULTS / f"{one.name}.json")) for one in SHIPPED_PLAN.experiments
-    ]
-    assert all(result for _, result in kept)
+    kept = pages.list_run_experiments(SHIPPED_PLAN, ROOT / RESULTS)
+    assert len(kept) == len(SHIPPED_PLAN.experiments)
     shown = (ROOT / "docs/results.md").read_text(encoding="utf-8")
-    assert shown == pages.format_summary(kept), "run: sts-dino experiment run --page"
+    assert shown == pages.format_summary(SHIPPED_PLAN, kept), "run: sts-dino experiment run --page"
     tables = (ROOT / RESULTS / "README.md").read_text(encoding="utf-8")
     assert tables == pages.format_tables(SHIPPED_PLAN, kept)
     for one, result in kept:
@@ -178,7 +180,8 @@ def test_a_larger_language_model_stands_beside_the_smaller_one():
         read_result(ROOT / RESULTS / "dino-2.json"),
     )
     again = kept[0].model_copy(update={"name": "x", "repeats": "dino-2"}), kept[1]
-    lines = pages.format_effects([kept, again]).splitlines()[2:]
+    effects = pages.list_effects([kept, again])
+    lines = pages.format_effects(effects).splitlines()[2:]
     rows = [line.strip("| ").split(" | ") for line in lines]
     assert all(row[4:7] == row[7:10] and row[5] == "2 x 3" for row in rows)
     assert [pages.BELOW_PAPER_SIZE in row[6] for row in rows] == [

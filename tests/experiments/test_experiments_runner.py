@@ -15,12 +15,12 @@ from small_runs import FEW_SHOT, small_recipe, small_run
 from sts_dino.experiments.command import PLANS, main
 from sts_dino.experiments.plan import Seeds, read_plan
 from sts_dino.experiments.runner import Runner, read_result
-from sts_dino.experiments.source_sentences import main as draw_sentences
-from sts_dino.experiments.source_sentences import read_sentences
 from sts_dino.experiments.steps import Steps
+from sts_dino.experiments.variants import draw_source_sentences as draw_sentences
 from sts_dino.experiments.variants import (
     get_finished_config,
     read_finished_rows,
+    read_sentences,
     read_source_sentences,
 )
 from sts_dino.hub.assets import find_asset

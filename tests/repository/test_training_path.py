@@ -21,7 +21,7 @@ ONCE = (
 )
 ONCE_A_DATASET = (
     *("parse_loss_arguments", "load_training_set", "open_dataset", "check_rows"),
-    *("has_equal_rows", "build_loss"),
+    *("require_distinct_rows", "build_loss"),
 )
 # modules that read or check the recipe, the data and the base
 DOOR = (

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from transformers import TrainerControl, TrainerState
 
 from sts_dino.hub.contract.recipe import Spans
+from sts_dino.hub.errors import InputError
 from sts_dino.training.data.spans import (
     Span,
     SpanCollator,
@@ -257,6 +258,14 @@ def test_short_documents_are_passed_over_and_counted(tokenizer):
     )
     assert streamed.passed_over is None
     assert taken(streamed.rows, 3) == list(rows.rows)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_short_documents_alone_are_refused(tokenizer, streamed):
+    texts = Dataset.from_list([{"text": "too short"}, {"text": ""}])
+    given = texts.to_iterable_dataset() if streamed else texts
+    with pytest.raises(InputError, match=r"no document has the 64 tokens of spans\.min_document; "):
+        make_span_rows(given, tokenizer, SPANS, 1, 32)
 
 
 def test_names_of_special_tokens_in_a_document_are_plain_text(tokenizer):

@@ -395,7 +395,7 @@ def test_each_positive_takes_a_hard_negative_of_its_source_sentence_the_hardest_
         ("x", "near", "far"),
         ("x", "nearer", "far"),
     ]
-    assert made(run, "graded-triplet", limit=1) == [("x", "near", "half")]
+    assert made(run, "graded-triplet", limit=2) == [("x", "near", "half"), ("x", "nearer", "far")]
     itself = made(run, "graded-triplet", grades=Grades(positives="itself"))
     assert itself[:2] == [("x", "x", "half"), ("y", "y", "y far")], "a sentence needs no paraphrase"
     with pytest.raises(ValidationError, match="itself needs hard negatives: use graded-triplet"):

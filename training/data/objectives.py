@@ -32,14 +32,14 @@ class Target:
     """The column of numbers that an encoder learns from: scores or class labels.
 
     ``low`` to ``high``: the range of its values, both included; ``allowed``: the range in words.
-    ``integers``: whether the values are class labels.
+    ``kind``: integers (class labels) or numbers.
     """
 
     column: str
     low: float
     high: float
     allowed: str
-    integers: bool
+    kind: str
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,17 @@ class ExampleType:
     made_from: ExampleType | None = None
 
     @property
+    def kinds(self) -> dict[str, str]:
+        """The columns → the kind of their cells: text, or that of the target."""
+        kinds = dict.fromkeys(self.columns, "text")
+        if self.target is not None:
+            kinds[self.target.column] = self.target.kind
+        return kinds
+
+    @property
     def text_columns(self) -> list[str]:
         """The columns of texts, which the encoder reads."""
-        target_column = self.target.column if self.target else None
-        return [column for column in self.columns if column != target_column]
+        return [column for column, kind in self.kinds.items() if kind == "text"]
 
     @property
     def source_type(self) -> ExampleType:
@@ -76,8 +83,10 @@ class ExampleType:
         return schema.build_features(self.columns)
 
 
-SCORE = Target("score", 0, 1, "0 to 1 (cosine similarities)", integers=False)
-LABEL = Target("label", 0, 2, "0 to 2 (sts_dino.hub.contract.schema's label order)", integers=True)
+SCORE = Target("score", 0, 1, "0 to 1 (cosine similarities)", kind="numbers")
+LABEL = Target(
+    "label", 0, 2, "0 to 2 (sts_dino.hub.contract.schema's label order)", kind="integers"
+)
 PAIR_COLUMNS = ROW_SCHEMAS["pair"].columns
 
 STS = ExampleType("sts", ROW_SCHEMAS["sts"].columns, SCORE)
@@ -182,6 +191,7 @@ _DECLARED = (
     Loss("DeclutrLoss", (DOCUMENTS,), in_batch=True, module=OWN_MODULE),
 )
 LOSSES = {loss.name: loss for loss in _DECLARED}
+IN_BATCH_LOSSES = frozenset(loss.name for loss in _DECLARED if loss.in_batch)
 
 _BASE = "the recipe's base"
 _STAGE = "this stage"

@@ -20,15 +20,14 @@ from datasets import Dataset, Features, IterableDataset
 from numpy.typing import NDArray
 
 from sts_dino.hub.client.connection import convert_read_errors
-from sts_dino.hub.contract.recipe import Grades, Spans, TrainingData
+from sts_dino.hub.contract.recipe import Grades, TrainingData
 from sts_dino.hub.contract.shards import convert_reader_errors
 from sts_dino.hub.errors import InputError, RunError
 from sts_dino.hub.text_files import is_blank
 from sts_dino.training.data.objectives import (
-    DOCUMENTS,
     EXAMPLE_TYPES,
-    GRADED_PAIR,
     GRADED_TRIPLET,
+    IN_BATCH_LOSSES,
     SELF_PAIR,
     STS,
     ExampleType,
@@ -40,6 +39,13 @@ ROWS_PER_TABLE = 1_000
 EXAMPLE_SET_COLUMN = "example_set"  # the set of few-shot examples in the prompt of a row
 SOURCE_COLUMNS = ("sentence1", "premise", "anchor", "text")  # of source sentences, by schema
 
+# kind of a column → the tests of its types, one of which must hold
+KINDS = {
+    "text": (pa.types.is_string, pa.types.is_large_string),
+    "integers": (pa.types.is_integer,),
+    "numbers": (pa.types.is_integer, pa.types.is_floating),
+}
+
 Indices = NDArray[np.int64]
 
 
@@ -49,9 +55,8 @@ class RowChecks:
 
     ``where``: the dataset that errors name. ``example_set``: only rows of this set are trained on;
     None takes all rows. ``may_have_one_target``: whether all rows may have the same target.
-    ``row_count``: the rows counted so far. ``low``, ``high``: the range of their target; for
-    documents, of their lengths in bytes. ``example_sets``: the example sets of all rows read; empty
-    where ``example_set`` is None.
+    ``row_count``: the rows counted so far. ``low``, ``high``: the range of their target.
+    ``example_sets``: the example sets of all rows read; empty where ``example_set`` is None.
     """
 
     example_type: ExampleType
@@ -64,18 +69,19 @@ class RowChecks:
     example_sets: set[int] = field(default_factory=set)
 
     @property
-    def columns(self) -> list[str]:
-        """The checked columns: the example type's, and ``example_set`` where it selects rows."""
-        columns = list(self.example_type.columns)
-        return columns if self.example_set is None else [*columns, EXAMPLE_SET_COLUMN]
+    def kinds(self) -> dict[str, str]:
+        """The checked columns → text, numbers or integers.
+
+        They are the columns of the example type, and ``example_set`` where it selects rows.
+        """
+        kinds = self.example_type.kinds
+        if self.example_set is not None:
+            kinds[EXAMPLE_SET_COLUMN] = "integers"
+        return kinds
 
     def require_columns(self, schema: pa.Schema) -> None:
-        """Raise InputError unless ``schema`` has all columns, with texts and numbers.
-
-        Class labels and example sets must be integers.
-        """
-        target = self.example_type.target
-        for column in self.columns:
+        """Raise InputError unless ``schema`` has all columns, each of its kind."""
+        for column, kind in self.kinds.items():
             if column not in schema.names:
                 needed_by = f"example type {self.example_type.name}"
                 names = ", ".join(self.example_type.source_type.columns)
@@ -90,17 +96,8 @@ class RowChecks:
                     hint=hint,
                 )
             dtype = schema.field(column).type
-            allowed = "numbers"
-            if column in self.example_type.text_columns:
-                allowed = "text"
-                is_allowed = pa.types.is_string(dtype) or pa.types.is_large_string(dtype)
-            elif column == EXAMPLE_SET_COLUMN or target is None or target.integers:
-                allowed = "integers"
-                is_allowed = pa.types.is_integer(dtype)
-            else:
-                is_allowed = pa.types.is_integer(dtype) or pa.types.is_floating(dtype)
-            if not is_allowed:
-                raise InputError(self.where, f"column {column!r} holds {dtype}", allowed=allowed)
+            if not any(is_allowed(dtype) for is_allowed in KINDS[kind]):
+                raise InputError(self.where, f"column {column!r} holds {dtype}", allowed=kind)
 
     def select_rows(self, table: pa.Table) -> Indices:
         """Return the indices (n,) of the table's rows of ``example_set``; without one, of all rows.
@@ -148,16 +145,11 @@ class RowChecks:
                 )
 
     def count_rows(self, table: pa.Table) -> None:
-        """Add a checked table to ``row_count``, and widen ``low`` and ``high`` to its values."""
+        """Add a checked table to ``row_count``, and widen ``low`` and ``high`` to its target."""
         self.row_count += table.num_rows
-        if self.example_type == DOCUMENTS:
-            values = pc.binary_length(table["text"])
-        elif self.example_type.target is not None:
-            values = table[self.example_type.target.column]
-        else:
-            return
-        if len(values):
-            extremes = pc.min_max(values).as_py()
+        target = self.example_type.target
+        if target is not None and table.num_rows:
+            extremes = pc.min_max(table[target.column]).as_py()
             self.low = min(self.low, extremes["min"])
             self.high = max(self.high, extremes["max"])
 
@@ -179,35 +171,17 @@ class RowChecks:
                 hint="mix the labels",
             )
 
-    def require_long_enough(self, spans: Spans) -> None:
-        """Raise InputError when the longest document has fewer bytes than ``min_document`` units.
 
-        A unit (word or token) has at least one byte, so every document would be too short. This
-        cheap check runs before the base is loaded; ``make_span_rows`` counts the units.
-        """
-        if self.example_type == DOCUMENTS and self.high < spans.min_document:
-            raise InputError(
-                self.where,
-                f"the longest of {self.row_count:,} documents has {int(self.high):,} bytes, "
-                f"so fewer {spans.unit} than spans.min_document {spans.min_document:,}",
-                hint="lower spans.min_document and spans.max_length, or take longer documents",
-            )
-
-
-def check_rows(
-    rows: Dataset, checks: RowChecks, limit: int | None = None, spans: Spans | None = None
-) -> Dataset:
+def check_rows(rows: Dataset, checks: RowChecks, limit: int | None = None) -> Dataset:
     """Check rows, and return the training rows with the columns of the example type.
 
     Raises InputError for a missing column or one of another type, for a row that cannot be trained
-    on, and for rows that teach nothing: none, all with one target, or only documents that are too
-    short.
+    on, and for rows that teach nothing: none, or all with one target.
 
     Args:
         rows: all rows of a split.
         checks: the checks, which also count the rows.
         limit: the number of training rows at most; None takes all.
-        spans: the recipe's section, for documents.
     """
     # Before the columns: those of an empty dataset may have no type.
     if len(rows) == 0:
@@ -217,7 +191,7 @@ def check_rows(
     # Check the training rows table by table, and collect the numbers of those in the example set.
     numbers = [np.arange(0)]
     first = 0  # the number of the table's first row
-    checked_columns = rows.select_columns(checks.columns).with_format("arrow")
+    checked_columns = rows.select_columns(list(checks.kinds)).with_format("arrow")
     for table in checked_columns.iter(batch_size=ROWS_PER_TABLE):
         indices = checks.select_rows(table)
         if limit is not None:
@@ -231,7 +205,6 @@ def check_rows(
         if limit is not None and checks.row_count >= limit:
             break
     checks.require_rows(checks.where)
-    checks.require_long_enough(spans or Spans())
 
     # Select the training rows, which stay memory-mapped. Without an example set they are the first.
     rows = rows.select_columns(list(checks.example_type.columns))
@@ -289,7 +262,7 @@ class ScoredRows(NamedTuple):
 
 
 def make_graded_rows(
-    rows: Dataset, grades: Grades, with_negatives: bool, limit: int | None
+    rows: Dataset, grades: Grades, example_type: ExampleType, limit: int | None
 ) -> tuple[Dataset, int]:
     """Make (anchor, positive[, negative]) rows of scored pairs.
 
@@ -302,7 +275,7 @@ def make_graded_rows(
     Args:
         rows: scored pairs: sentence1, sentence2, score.
         grades: the score ranges of positives and negatives.
-        with_negatives: whether rows have a negative; an anchor without one has no row then.
+        example_type: ``GRADED_PAIR``; or ``GRADED_TRIPLET``, where an anchor needs a negative.
         limit: the number of rows at most.
     """
     table = rows.with_format("arrow")[:]
@@ -310,6 +283,7 @@ def make_graded_rows(
     partners = second.to_pylist()
     scores = score_column.to_numpy()
     is_own_positive = grades.positives == "itself"
+    with_negatives = example_type == GRADED_TRIPLET
 
     # Choose two row numbers of ``rows`` for each new row: its positive's and its negative's.
     positives: list[int] = []
@@ -334,9 +308,7 @@ def make_graded_rows(
     numbers = pa.array(positives[:limit], pa.int64())
     positive_column = first if is_own_positive else second
     columns = {"anchor": first.take(numbers), "positive": positive_column.take(numbers)}
-    example_type = GRADED_PAIR
     if with_negatives:
-        example_type = GRADED_TRIPLET
         columns["negative"] = second.take(pa.array(negatives[:limit], pa.int64()))
     graded = Dataset(pa.table(columns).cast(example_type.features.arrow_schema))
     return graded, anchors_without_row
@@ -363,39 +335,47 @@ def _group_by_anchor(
     return groups
 
 
-def count_distinct_rows(rows: Dataset, numbers: Iterable[int] | None = None) -> int:
-    """Count the distinct rows among the row numbers ``numbers``; None counts among all rows.
+def count_distinct_rows(rows: Dataset, numbers: Iterable[int]) -> int:
+    """Count the distinct rows among the row numbers ``numbers``.
 
     Only hashes of the rows are in memory: two rows with equal hashes count as one.
     """
-    counted = rows if numbers is None else rows.select(sorted(numbers))
     hashes: set[int] = set()
-    for table in counted.with_format("arrow").iter(batch_size=ROWS_PER_TABLE):
+    for table in rows.select(sorted(numbers)).with_format("arrow").iter(batch_size=ROWS_PER_TABLE):
         columns = table.to_pydict().values()
         hashes.update(hash(repr(cells)) for cells in zip(*columns, strict=True))
     return len(hashes)
 
 
-def has_equal_rows(rows: Iterable[dict[str, Any]]) -> bool:
-    """Return whether all rows are equal, as no rows are; reading stops at the first difference."""
+def require_distinct_rows(rows: Iterable[dict[str, Any]], loss: str, where: str) -> None:
+    """Raise InputError naming ``where`` when all rows are equal, and the loss compares them.
+
+    Reading stops at the first difference.
+    """
     iterator = iter(rows)
     first = next(iterator, None)
-    return all(row == first for row in iterator)
+    if loss in IN_BATCH_LOSSES and all(row == first for row in iterator):
+        raise InputError(
+            where,
+            f"has 1 distinct row, and {loss} compares the rows of a batch with one another",
+            allowed="at least 2 distinct rows",
+            hint="give more, or take another loss",
+        )
 
 
 def check_stream(
     rows: IterableDataset, spec: TrainingData, where: str, limit: int | None, seed: int
-) -> tuple[IterableDataset, bool]:
-    """Return a shuffled stream of checked rows, and whether all of them are known to be equal.
+) -> IterableDataset:
+    """Return a shuffled stream of checked rows.
 
     Files are shuffled, and rows are drawn at random from a buffer of ``shuffle_buffer`` rows.
     Raises InputError when one of the first ``ROWS_PER_TABLE`` rows cannot be trained on. A later
-    bad row raises InputError when the row is read, with its number in reading order. Only a stream
-    whose rows were all read here is known to have equal rows.
+    bad row raises InputError when the row is read, with its number in reading order. Rows that must
+    be distinct are compared only where all of them are among the first.
 
     Args:
         rows: the stream with all its columns.
-        spec: the recipe's entry: example type, example set and spans.
+        spec: the recipe's entry: example type, example set and loss.
         where: the dataset that errors name.
         limit: the number of training rows at most.
         seed: decides the order.
@@ -410,9 +390,6 @@ def check_stream(
     checked_head = _select_checked(head, numbers, replace(checks, where=where_row))
     checks.count_rows(checked_head)
     checks.require_rows(f"{where} (the first {ROWS_PER_TABLE:,} rows)")
-    is_whole_stream = head.num_rows < ROWS_PER_TABLE
-    if is_whole_stream:
-        checks.require_long_enough(spec.spans or Spans())
 
     # Check all rows when they are read.
     stream = rows.with_format("arrow").map(
@@ -432,9 +409,11 @@ def check_stream(
     stream = stream.shuffle(
         seed=seed, buffer_size=example_type.shuffle_buffer, max_buffer_input_shards=1
     )
-    if not is_whole_stream and (limit is None or checked_head.num_rows < limit):
-        return stream, False  # the rows that were not read may differ
-    return stream, has_equal_rows(checked_head.slice(0, limit).to_pylist())
+    has_all_rows = head.num_rows < ROWS_PER_TABLE
+    has_all_rows |= limit is not None and checked_head.num_rows >= limit
+    if has_all_rows:
+        require_distinct_rows(checked_head.slice(0, limit).to_pylist(), spec.loss, where)
+    return stream
 
 
 def _select_checked(table: pa.Table, numbers: list[int], checks: RowChecks) -> pa.Table:

@@ -158,15 +158,17 @@ def _list_start_ranges(strategy: str, anchor: Span, length: int) -> list[range]:
     They may leave the document. ``any`` allows all starts from one adjacent place to the other.
     """
     ends_at_anchor = anchor.start - length
-    if strategy == "adjacent":
-        return [range(ends_at_anchor, ends_at_anchor + 1), range(anchor.end, anchor.end + 1)]
-    if strategy == "subsumed":
-        return [range(anchor.start, anchor.end - length + 1)]
-    if strategy == "overlapping":
-        last_inside = anchor.end - length
-        crosses_end = range(max(anchor.start, last_inside + 1), anchor.end)
-        return [range(ends_at_anchor + 1, anchor.start), crosses_end]
-    return [range(ends_at_anchor, anchor.end + 1)]
+    last_inside = anchor.end - length
+    ranges = {
+        "any": [range(ends_at_anchor, anchor.end + 1)],
+        "adjacent": [range(ends_at_anchor, ends_at_anchor + 1), range(anchor.end, anchor.end + 1)],
+        "overlapping": [
+            range(ends_at_anchor + 1, anchor.start),
+            range(max(anchor.start, last_inside + 1), anchor.end),
+        ],
+        "subsumed": [range(anchor.start, last_inside + 1)],
+    }
+    return ranges[strategy]
 
 
 IDS_FEATURE = List(Value("int32"))
@@ -294,8 +296,6 @@ def tokenize_plain(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list
     The name of a special token inside a text is read as plain text. Documents are untrusted, and a
     ``<pad>`` inside a document would shift RoBERTa's positions.
     """
-    if not texts:
-        return []
     encoded = tokenizer(texts, add_special_tokens=False, split_special_tokens=True, verbose=False)
     return list(encoded["input_ids"])
 
@@ -367,21 +367,14 @@ class SpanCutter(TrainerCallback):
 def find_special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
     """Return the ids that the tokenizer puts before and after a text, found with the text "a".
 
-    Raises InputError for a tokenizer whose ids of a text change when special tokens are added.
+    ``tokenizer``: a copy, because a call changes settings that are saved with a tokenizer.
     """
-    # a copy, because a call changes settings that are saved with a tokenizer
-    tokenizer = copy.deepcopy(tokenizer)
-    text_ids = tokenizer("a", add_special_tokens=False)["input_ids"]
-    all_ids = tokenizer("a")["input_ids"]
-    for start in range(len(all_ids) - len(text_ids) + 1):
-        end = start + len(text_ids)
-        if all_ids[start:end] == text_ids:
-            return all_ids[:start], all_ids[end:]
-    raise InputError(
-        "base: its tokenizer",
-        "reads a text otherwise with special tokens than without",
-        hint="use another base",
-    )
+    encoded = tokenizer("a", return_special_tokens_mask=True)
+    ids = list(encoded["input_ids"])
+    is_special = list(encoded["special_tokens_mask"])
+    first = is_special.index(0)
+    end = len(ids) - is_special[::-1].index(0)
+    return ids[:first], ids[end:]
 
 
 class SpanCollator:

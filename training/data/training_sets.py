@@ -39,7 +39,13 @@ from sts_dino.hub.text_files import (
     open_rows,
     require_column,
 )
-from sts_dino.training.data.objectives import DOCUMENTS, EXAMPLE_TYPES, GRADED_TRIPLET, SELF_PAIR
+from sts_dino.training.data.objectives import (
+    DOCUMENTS,
+    EXAMPLE_TYPES,
+    GRADED_PAIR,
+    GRADED_TRIPLET,
+    SELF_PAIR,
+)
 from sts_dino.training.data.rows import (
     EXAMPLE_SET_COLUMN,
     NO_ROWS_HINT,
@@ -48,10 +54,10 @@ from sts_dino.training.data.rows import (
     check_rows,
     check_stream,
     choose_text_columns,
-    has_equal_rows,
     make_graded_rows,
     make_self_pairs,
     read_into_memory,
+    require_distinct_rows,
 )
 
 logger = logging.getLogger(__name__)
@@ -67,6 +73,14 @@ MANIFEST_KEYS = {
     "loss",
     "columns",
     "grades",
+}
+# kind of a column → its type in a dataset that is made of a file
+DTYPES = {"text": "string", "numbers": "float64", "integers": "int64"}
+# example type → what a source sentence must have for a row of it
+NEEDED = {
+    SELF_PAIR.name: "a text",
+    GRADED_PAIR.name: "a positive",
+    GRADED_TRIPLET.name: "a positive and a negative",
 }
 MAX_VALIDATION_ROWS = 10_000  # of a streamed validation split, because it is kept in memory
 
@@ -96,7 +110,7 @@ class TrainingSet:
     ``commit``: of a Hub dataset, None for local data. ``sha256``: of the rows' origin.
     ``own_license``: the licence of the dataset's card or recipe. ``passed_over``: the number of
     source sentences without a row, or of documents that are too short; None for a stream, which is
-    not counted. ``all_equal``: whether all training rows are known to be equal.
+    not counted.
     """
 
     name: str
@@ -107,7 +121,6 @@ class TrainingSet:
     sha256: str
     own_license: str | None
     passed_over: int | None = 0
-    all_equal: bool = False
 
     @property
     def rows(self) -> int | None:
@@ -184,14 +197,14 @@ def load_training_set(
     train: Dataset | IterableDataset
     with hub_errors:
         if isinstance(rows, IterableDataset):
-            train, all_equal = check_stream(rows, spec, where_split, limit, seed)
+            train = check_stream(rows, spec, where_split, limit, seed)
         else:
             if spec.example_type in TYPES_MADE_FROM_ROWS:
                 train, passed_over = _make_rows(rows, spec, where_split, limit)
             else:
                 checks = RowChecks(EXAMPLE_TYPES[spec.example_type], spec.example_set, where_split)
-                train = check_rows(rows, checks, limit, spec.spans)
-            all_equal = has_equal_rows(train)
+                train = check_rows(rows, checks, limit)
+            require_distinct_rows(train, spec.loss, where_split)
         validation = _load_validation(spec, opened, where) if own_validation else None
 
     # The key's index makes the name unique. The losses lie in a module by this name, and torch
@@ -207,7 +220,6 @@ def load_training_set(
         sha256=opened.sha256,
         own_license=opened.license,
         passed_over=passed_over,
-        all_equal=all_equal,
     )
 
 
@@ -347,22 +359,14 @@ def list_column_types(spec: TrainingData, names: list[str]) -> dict[str, str]:
     Texts are string, scores float64, class labels and example sets int64. A column that the
     training does not read is null.
     """
-    # The columns are texts, until one is known to hold numbers.
-    example_type = EXAMPLE_TYPES[spec.example_type]
-    columns = tuple(example_type.source_type.columns)
-    if example_type == SELF_PAIR:
-        columns = SOURCE_COLUMNS
-    dtypes = dict.fromkeys(spec.columns or columns, "string")
-
-    # The columns of numbers, under the file's own names.
+    kinds = EXAMPLE_TYPES[spec.example_type].source_type.kinds
+    if spec.example_type == SELF_PAIR.name:
+        kinds = dict.fromkeys(spec.columns or SOURCE_COLUMNS, "text")
+    elif spec.columns is not None:  # the file's own names
+        kinds = dict(zip(spec.columns, kinds.values(), strict=True))
     if spec.example_set is not None:
-        dtypes[EXAMPLE_SET_COLUMN] = "int64"
-    target = example_type.source_type.target
-    if target is not None:
-        target_column = target.column
-        if spec.columns is not None:
-            target_column = spec.columns[columns.index(target.column)]
-        dtypes[target_column] = "int64" if target.integers else "float64"
+        kinds[EXAMPLE_SET_COLUMN] = "integers"
+    dtypes = {column: DTYPES[kind] for column, kind in kinds.items()}
     return {name: dtypes.get(name, "null") for name in names}
 
 
@@ -483,20 +487,15 @@ def _make_rows(
 
     # Make the trainer's rows.
     without_row = 0
-    missing = "a text"
-    hint = None
     if example_type == SELF_PAIR:
         made = make_self_pairs(checked, limit)
     else:
-        with_negatives = example_type == GRADED_TRIPLET
         grades = spec.grades or Grades()
-        made, without_row = make_graded_rows(checked, grades, with_negatives, limit)
-        missing = "a positive and a negative" if with_negatives else "a positive"
-        hint = "look at datasets.N.grades"
+        made, without_row = make_graded_rows(checked, grades, example_type, limit)
     if len(made) == 0:
-        raise InputError(
-            where, f"no row can be made of it: no source sentence has {missing}", hint=hint
-        )
+        problem = f"no row can be made of it: no source sentence has {NEEDED[spec.example_type]}"
+        hint = None if example_type == SELF_PAIR else "look at datasets.N.grades"
+        raise InputError(where, problem, hint=hint)
     return made, without_row
 
 

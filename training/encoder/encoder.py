@@ -105,8 +105,8 @@ def build_encoder(
 def _load_transformer(spec: Encoder, base: Base, where: str) -> Transformer:
     """Load the base with its tokenizer, in the recipe's precision.
 
-    Raises InputError when transformers cannot load it, when a weight is missing or there is no
-    tokenizer with a token to pad with, and when layers, pooling or length do not fit the base.
+    Raises InputError when transformers cannot load it, when a weight is missing, when the tokenizer
+    has no token to pad with, and when layers, pooling or length do not fit the base.
     """
     # The model, without its pooler and without the layers that the recipe leaves out.
     with convert_model_errors(where):
@@ -140,9 +140,7 @@ def _load_transformer(spec: Encoder, base: Base, where: str) -> Transformer:
     _check_length(spec, transformer, where)
 
     # The tokenizer needs a padding token.
-    tokenizer = transformer.tokenizer
-    if tokenizer is None:
-        raise InputError(where, "has no tokenizer", allowed="a text model with its tokenizer files")
+    tokenizer: Any = transformer.tokenizer  # ``find_base`` has loaded it before
     if tokenizer.pad_token is None:
         if tokenizer.eos_token is None:
             raise InputError(where, "its tokenizer has no pad and no eos token")
@@ -474,9 +472,7 @@ def make_chat_template(tokenizer: Any, prompt: str, space: str) -> str:
 
 def make_jinja_string(text: str) -> str:
     """Return a Jinja expression that prints ``text``; template syntax in it is printed, too."""
-    for character, escaped in (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r")):
-        text = text.replace(character, escaped)
-    return f'{{{{ "{text}" }}}}'
+    return f"{{{{ {json.dumps(text, ensure_ascii=False)} }}}}"
 
 
 def _is_faithful(transformer: Transformer, prompt: str) -> bool:

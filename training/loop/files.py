@@ -30,6 +30,11 @@ LOSS_FILE = "loss.safetensors"
 FULL_DISK_BYTES = 4 << 20
 # what safetensors and torch.save say of a file that a quota or a limit on file sizes cuts
 CUT_FILE_MESSAGES = ("I/O error", "unexpected pos", "iostream error")
+# a missing file, and a mark that is not JSON, not UTF-8 or of another form
+DAMAGED_MARK_ERRORS = (
+    *(FileNotFoundError, NotADirectoryError),
+    *(ValueError, AttributeError, KeyError, TypeError),
+)
 
 Parameters = Mapping[str, nn.Parameter]
 
@@ -113,10 +118,7 @@ def is_complete(checkpoint: Path, fingerprint: str) -> bool:
             return False
         hashes = mark["files"].items()
         return all(hash_file(checkpoint / name) == sha256 for name, sha256 in hashes)
-    # A kill or a power cut left it unfinished. ValueError: the mark is not JSON or not UTF-8.
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        return False
-    except (AttributeError, KeyError, TypeError):  # the mark has another form
+    except DAMAGED_MARK_ERRORS:  # a kill or a power cut left the checkpoint unfinished
         return False
 
 

@@ -8,14 +8,11 @@ supported, are in ``arguments.yaml``.
 from __future__ import annotations
 
 import math
-import re
 import sys
 import warnings
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
@@ -48,11 +45,6 @@ if TYPE_CHECKING:
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "datasets", "accelerate")
 TENSORBOARD = "tensorboard"  # the name of a reporter
 NO_REPORTER = "none"
-_ARGUMENT_SOURCES = (  # (package, module) of TrainingArguments and of the classes derived from it
-    ("transformers", "training_args.py"),
-    ("sentence_transformers", "base/training_args.py"),
-    ("sentence_transformers", "sentence_transformer/training_args.py"),
-)
 TABLES = yaml.safe_load(Path(__file__).with_name("arguments.yaml").read_text(encoding="utf-8"))
 
 
@@ -226,25 +218,17 @@ def require_taught_pairs(datasets: Sequence[TrainingData], where: str) -> None:
 
 
 def check_argument_names(texts: dict[str, str], where: str) -> None:
-    """Check arguments without the trainer's library, whose import takes seconds.
+    """Raise InputError naming ``where``.NAME for an argument that a recipe may not set.
 
-    Raises InputError naming ``where``.NAME for a name that is decided elsewhere, not supported or
-    unknown, and for a number outside its range.
+    It is decided elsewhere or not supported. The trainer's library, whose import takes seconds, is
+    not needed.
     """
-    available = _read_argument_names()
-    for name, text in texts.items():
-        key = f"{where}.{name}"
+    for name in texts:
         problem = _explain_refusal(name)
         if problem is not None:
-            raise InputError(key, problem, hint="remove it from the recipe's arguments")
-        if name not in available:
             raise InputError(
-                key,
-                "is not a trainer argument",
-                hint=suggest_choice(name, available) or "see transformers.TrainingArguments",
+                f"{where}.{name}", problem, hint="remove it from the recipe's arguments"
             )
-        with suppress(ValueError):  # ``parse_arguments`` reports text that is not a number
-            _check_range(name, float(text), key)
 
 
 def _explain_refusal(name: str) -> str | None:
@@ -258,19 +242,28 @@ def _explain_refusal(name: str) -> str | None:
     return "is set by this stage" if name in TABLES["fixed"] else None
 
 
-def _read_argument_names() -> set[str]:
-    """Read the names of all trainer arguments from the source text of their dataclasses.
+def parse_arguments(texts: dict[str, str], where: str) -> dict[str, Any]:
+    """Parse trainer arguments from a recipe's texts, as the types of their dataclass fields.
 
-    The classes are not imported, because that takes seconds. A field is a line such as
-    "    seed: int = 42".
+    ``texts``: name → text. Raises InputError naming ``where``.NAME for an unknown name, for a text
+    that is not a value of the type, and for a number outside its range.
     """
-    names: set[str] = set()
-    for package, module in _ARGUMENT_SOURCES:
-        spec = find_spec(package)
-        assert spec is not None and spec.origin is not None
-        source = (Path(spec.origin).parent / module).read_text(encoding="utf-8")
-        names.update(re.findall(r"^    (\w+): ", source, re.MULTILINE))
-    return names
+    from sentence_transformers import SentenceTransformerTrainingArguments
+
+    types = get_type_hints(SentenceTransformerTrainingArguments)
+    values: dict[str, Any] = {}
+    for name, text in texts.items():
+        key = f"{where}.{name}"
+        if name not in types:
+            raise InputError(
+                key,
+                "is not a trainer argument",
+                hint=suggest_choice(name, types) or "see transformers.TrainingArguments",
+            )
+        values[name] = parse_argument(text, types[name], key)
+        if isinstance(values[name], int | float):
+            _check_range(name, values[name], key)
+    return values
 
 
 def _check_range(name: str, value: float, where: str) -> None:
@@ -282,20 +275,6 @@ def _check_range(name: str, value: float, where: str) -> None:
         require_positive(value, where)
     if name in TABLES["from_zero"]:
         require_positive(value, where, may_be_zero=True, may_be_infinite=True)
-
-
-def parse_arguments(texts: dict[str, str], where: str) -> dict[str, Any]:
-    """Parse trainer arguments from a recipe's texts, as the types of their dataclass fields.
-
-    ``texts``: name → text; the names are checked. Raises InputError naming ``where``.NAME for a
-    text that is no value of the type.
-    """
-    from sentence_transformers import SentenceTransformerTrainingArguments
-
-    types = get_type_hints(SentenceTransformerTrainingArguments)
-    return {
-        name: parse_argument(text, types[name], f"{where}.{name}") for name, text in texts.items()
-    }
 
 
 def check_arguments(
@@ -352,17 +331,15 @@ def _check_dataset_arguments(spec: TrainingData, values: dict[str, Any], where: 
         )
 
 
-def parse_reporters(reporters: str | list[str] | None, where: str) -> list[str]:
-    """Return the distinct names of reporters in the value of ``report_to``.
+def parse_reporters(reporters: str, where: str) -> list[str]:
+    """Return the distinct names of reporters in the value of ``report_to``, a text with commas.
 
-    The value is a list, or a text with commas; "none" and None give an empty list. Raises
-    InputError naming ``where`` for a reporter that is unknown or not installed.
+    "none" gives an empty list. Raises InputError naming ``where`` for a reporter that is unknown or
+    not installed.
     """
     from transformers.integrations import integration_utils
 
-    if not isinstance(reporters, list):
-        reporters = (reporters or NO_REPORTER).split(",")
-    names = [name.strip() for name in reporters]
+    names = [name.strip() for name in reporters.split(",")]
     if names == [NO_REPORTER]:
         return []
     installed = sorted(integration_utils.get_available_reporting_integrations())
@@ -403,24 +380,16 @@ def split_batch(batch_size: int, processes: int, accumulated: int, where: str) -
 
 
 def check_sets(sets: list[TrainingSet], batch_size: int, drop_last: bool) -> None:
-    """Check the licence of each loaded dataset, and its rows against its loss and the batch.
+    """Check the licence of each loaded dataset, and its number of rows.
 
-    Raises InputError for data without a licence, for one distinct row under an in-batch loss, and,
-    with ``drop_last``, for a dataset smaller than ``batch_size``: it would have no batch.
+    Raises InputError for data without a licence and, with ``drop_last``, for a dataset smaller than
+    ``batch_size``: it would have no batch.
     """
     for index, item in enumerate(sets):
         where = f"datasets.{index}: {item.spec.repo_id or item.spec.path}"
         if item.license is None:
             raise InputError(
                 where, "does not say its licence", hint=f"write it to datasets.{index}.license"
-            )
-        if item.all_equal and LOSSES[item.spec.loss].in_batch:
-            raise InputError(
-                where,
-                f"has 1 distinct row, and {item.spec.loss} compares the rows of a batch "
-                "with one another",
-                allowed="at least 2 distinct rows",
-                hint="give more, or take another loss",
             )
         if drop_last and item.rows is not None and item.rows < batch_size:
             raise InputError(

@@ -158,7 +158,7 @@ class DeclutrLoss(nn.Module):
     masked tokens weigh the same. The trainer's mean of gradients (the head's, too) is then that of
     one process on the joined batch. Processes need equally many documents.
 
-    Raises InputError for an encoder without transformer layers or without a mask token.
+    The encoder has transformer layers and a mask token. Raises ValueError without a mask token.
     """
 
     def __init__(
@@ -171,19 +171,7 @@ class DeclutrLoss(nn.Module):
         gather_across_devices: bool = False,
     ):
         super().__init__()
-        transformer = encoder.transformers_model
-        if transformer is None:
-            raise InputError(
-                "DeclutrLoss",
-                "the encoder has no transformer layers",
-                allowed="base.modules: transformer",
-            )
-        if encoder.tokenizer.mask_token is None:
-            raise InputError(
-                "DeclutrLoss",
-                "the encoder's tokenizer has no mask token",
-                allowed="a masked language model",
-            )
+        transformer: Any = encoder.transformers_model
         self.model = encoder  # the trainer replaces it by the encoder that it wraps
         self.head = head
         self.temperature = temperature

@@ -93,18 +93,18 @@ def build_validation_evaluator(
             for item in sets
             if _has_validation_type(item, STS.name)
         ]
-    evaluators: list[BaseEvaluator] = []
+    evaluators: list[BaseEvaluator] = [
+        EmbeddingSimilarityEvaluator(
+            item.first,
+            item.second,
+            item.scores,
+            name=item.name,
+            main_similarity="cosine",
+            **options,
+        )
+        for item in pairs
+    ]
     if pairs:
-        for item in pairs:
-            evaluator = EmbeddingSimilarityEvaluator(
-                item.first,
-                item.second,
-                item.scores,
-                name=item.name,
-                main_similarity="cosine",
-                **options,
-            )
-            evaluators.append(evaluator)
         sources = [item.origin for item in pairs]
         return ValidationEvaluator(evaluators, SPEARMAN, sources, inputs)
 
