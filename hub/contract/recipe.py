@@ -198,10 +198,10 @@ class Strict(BaseModel):
         return paths
 
 
-def _find_unused_encoding(origin: Any) -> Iterator[str]:
-    """Yield a message for ``encoding`` in a section that names no file."""
-    if origin.encoding is not None and origin.path is None:
-        yield "encoding is of a file, and no path is given: remove encoding"
+UNUSED_ENCODING = refuse(
+    "encoding is of a file, and no path is given: remove encoding",
+    when=lambda origin: origin.encoding is not None and origin.path is None,
+)
 
 
 def _find_unused_parts(origin: Any) -> Iterator[str]:
@@ -329,7 +329,7 @@ class Source(Strict):
             when=lambda source: source.facts.generated and source.share < 1,
         ),
         _find_unused_parts,
-        _find_unused_encoding,
+        UNUSED_ENCODING,
     )
 
 
@@ -770,7 +770,7 @@ class Examples(Strict):
         ),
         _find_missing_keys,
         _find_unused_parts,
-        _find_unused_encoding,
+        UNUSED_ENCODING,
     )
 
     @property
@@ -1042,89 +1042,98 @@ class DatasetRecipe(Strict):
             if name not in names:
                 yield f"{key}: unknown label {name!r}; {_format_choices(name, names)}"
 
-    def _find_language_problems(self) -> Iterator[str]:
-        """Yield a message when other languages are rejected but the language is not recognised."""
-        if (
-            "wrong_language" in self.postprocess.reject
-            and self.language not in RECOGNISED_LANGUAGES
-        ):
-            yield (
-                "postprocess.reject: wrong_language cannot be found where language is "
-                f"{self.language!r}; allowed: {', '.join(sorted(RECOGNISED_LANGUAGES))}; "
-                "else remove wrong_language"
-            )
-
-    def _find_verification_problems(self) -> Iterator[str]:
-        """Yield a message for a section ``verification`` that the recipe cannot serve."""
-        if self.verification is None:
-            return
-        if not self.model.facts.can_score:
-            yield (
-                "verification scores a text under every label's prompt, which backend "
-                f"{self.model.backend!r} cannot do; use backend: engine, or remove the section"
-            )
-        labels = self.written_labels
-        instructions = {label.instruction for label in labels}
-        if len(labels) < 2 or len(instructions) < len(labels):
-            yield (
-                "verification compares the prompts of labels: it needs two labels or more, "
-                "all different"
-            )
-        if self.verification.scores == "soft" and not self.dataset_schema.scored:
-            yield (
-                f"verification.scores: soft needs a schema with scores, and {self.schema_name} "
-                "has none"
-            )
-        max_texts = max(self.count_texts_asked(label) for label in labels)
-        if max_texts > self.decoding.max_attempts:
-            yield (
-                f"verification.best_of {self.verification.best_of} asks for {max_texts} texts of "
-                "a source sentence and label, but decoding.max_attempts is "
-                f"{self.decoding.max_attempts}"
-            )
-
-    def _find_selection_problems(self) -> Iterator[str]:
-        """Yield a message for a section ``selection`` that the recipe cannot serve."""
-        if self.selection is None:
-            return
-        if len({label.score for label in self.written_labels} - {None}) < 2:
-            yield "selection compares the texts of labels by their scores: it needs two scores"
-        if any(label.score is None for label in self.written_labels):
-            yield "selection needs a score for every label"
-        if self.verification is not None and self.verification.best_of > 1:
-            yield "selection and verification.best_of both choose among texts: remove one of them"
-        max_texts = max(self.count_texts_asked(label) for label in self.written_labels)
-        if max_texts > self.decoding.max_attempts:
-            yield (
-                f"selection.candidates {self.selection.candidates} asks for {max_texts} texts of "
-                "a source sentence and label, but decoding.max_attempts is "
-                f"{self.decoding.max_attempts}"
-            )
-
     def _find_contrast_problems(self) -> Iterator[str]:
-        """Yield a message for a section ``model.server.contrast`` that the recipe cannot serve."""
+        """Yield a message for keys of ``model.server.contrast`` that are not those of the labels."""
         contrast = self.model.server.contrast if self.model.server else None
         if contrast is None:
             return
-        key = "model.server.contrast"
         names = [label.name for label in self.written_labels]
         if set(contrast.keys) != set(names) or len(names) < 2:
             yield (
-                f"{key}.keys: gives keys for {', '.join(contrast.keys)}; "
+                f"model.server.contrast.keys: gives keys for {', '.join(contrast.keys)}; "
                 f"allowed: a key for each of two or more labels with texts: {', '.join(names)}"
             )
-        if self.source.facts.generated:
-            yield f"{key}: needs given source sentences, and the model writes these: remove it"
-        if len({self.count_texts_asked(label) for label in self.written_labels}) > 1:
-            yield f"{key}: one request has a text for each label: give all the same samples"
 
     rules = (
         _find_label_problems,
         _find_example_problems,
-        _find_language_problems,
-        _find_verification_problems,
-        _find_selection_problems,
+        refuse(
+            "postprocess.reject: wrong_language cannot be found where language is {0.language!r}; "
+            f"allowed: {', '.join(sorted(RECOGNISED_LANGUAGES))}; else remove wrong_language",
+            when=lambda recipe: (
+                "wrong_language" in recipe.postprocess.reject
+                and recipe.language not in RECOGNISED_LANGUAGES
+            ),
+        ),
+        refuse(
+            "verification scores a text under every label's prompt, which backend "
+            "{0.model.backend!r} cannot do; use backend: engine, or remove the section",
+            when=lambda recipe: recipe.verification and not recipe.model.facts.can_score,
+        ),
+        refuse(
+            "verification compares the prompts of labels: it needs two labels or more, "
+            "all different",
+            when=lambda recipe: (
+                recipe.verification
+                and len({label.instruction for label in recipe.written_labels})
+                < max(2, len(recipe.written_labels))
+            ),
+        ),
+        refuse(
+            "verification.scores: soft needs a schema with scores, and {0.schema_name} has none",
+            when=lambda recipe: (
+                recipe.verification
+                and recipe.verification.scores == "soft"
+                and not recipe.dataset_schema.scored
+            ),
+        ),
+        refuse(
+            "verification.best_of {0.verification.best_of} asks for {0.most_texts_asked} texts of "
+            "a source sentence and label, but decoding.max_attempts is {0.decoding.max_attempts}",
+            when=lambda recipe: (
+                recipe.verification and recipe.most_texts_asked > recipe.decoding.max_attempts
+            ),
+        ),
+        refuse(
+            "selection compares the texts of labels by their scores: it needs two scores",
+            when=lambda recipe: (
+                recipe.selection
+                and len({label.score for label in recipe.written_labels} - {None}) < 2
+            ),
+        ),
+        refuse(
+            "selection needs a score for every label",
+            when=lambda recipe: (
+                recipe.selection and None in [label.score for label in recipe.written_labels]
+            ),
+        ),
+        refuse(
+            "selection and verification.best_of both choose among texts: remove one of them",
+            when=lambda recipe: (
+                recipe.selection and recipe.verification and recipe.verification.best_of > 1
+            ),
+        ),
+        refuse(
+            "selection.candidates {0.selection.candidates} asks for {0.most_texts_asked} texts of "
+            "a source sentence and label, but decoding.max_attempts is {0.decoding.max_attempts}",
+            when=lambda recipe: (
+                recipe.selection and recipe.most_texts_asked > recipe.decoding.max_attempts
+            ),
+        ),
         _find_contrast_problems,
+        refuse(
+            "model.server.contrast: needs given source sentences, and the model writes these: "
+            "remove it",
+            when=lambda recipe: recipe.has_contrast and recipe.source.facts.generated,
+        ),
+        refuse(
+            "model.server.contrast: one request has a text for each label: give all the same "
+            "samples",
+            when=lambda recipe: (
+                recipe.has_contrast
+                and len({recipe.count_texts_asked(label) for label in recipe.written_labels}) > 1
+            ),
+        ),
         refuse(
             "source.columns names a column twice: {0.source.columns}",
             when=lambda recipe: len(set(recipe.source.columns)) < len(recipe.source.columns),
@@ -1167,6 +1176,11 @@ class DatasetRecipe(Strict):
         if self.selection is not None:
             best_of = self.selection.candidates
         return self.get_decoding(label).samples * best_of
+
+    @property
+    def most_texts_asked(self) -> int:
+        """The most usable texts that a label asks of the model (``count_texts_asked``)."""
+        return max(self.count_texts_asked(label) for label in self.written_labels)
 
     @property
     def has_contrast(self) -> bool:
@@ -1364,11 +1378,6 @@ class Encoder(Pinned):
             return START_OF_FINISHED_ENCODER
         return "before training"
 
-    @property
-    def has_hub_vectors(self) -> bool:
-        """Whether the encoder is the mean of word vectors from a file of a Hub repository."""
-        return self.modules == "word-vectors" and self.repo_id is not None
-
     @field_validator("prompt")
     @classmethod
     def _check_prompt(cls, text: str | None) -> str | None:
@@ -1409,7 +1418,10 @@ class Encoder(Pinned):
         ),
         refuse(
             "file names the vectors in a Hub repo: give it with repo_id and modules: word-vectors",
-            when=lambda encoder: (encoder.file is not None) != encoder.has_hub_vectors,
+            when=lambda encoder: (
+                (encoder.file is not None)
+                != (encoder.modules == "word-vectors" and encoder.repo_id is not None)
+            ),
         ),
     )
 
@@ -1592,7 +1604,7 @@ class TrainingData(Pinned):
 
     rules = (
         *Pinned.rules,
-        _find_unused_encoding,
+        UNUSED_ENCODING,
         refuse(
             "guide.vocabulary: a guide reads what the encoder reads: remove it",
             when=lambda data: data.guide is not None and data.guide.vocabulary is not None,
@@ -1728,42 +1740,6 @@ class ModelRecipe(Strict):
             if getattr(self, key) and not self.datasets:
                 yield f"{key} is for training, but the recipe names no datasets"
 
-    def _find_adapter_problems(self) -> Iterator[str]:
-        """Yield a message for each setting that an adapter without its base cannot have."""
-        if self.lora is None or self.lora.release != "adapter":
-            return
-        if self.base.repo_id is None:
-            yield (
-                "a released adapter names its base by Hub id: give base.repo_id, or "
-                "lora.release: merged"
-            )
-        if self.base.layers is not None:
-            yield (
-                "a released adapter is loaded on its whole base: remove base.layers, or "
-                "lora.release: merged"
-            )
-        if self.merge:
-            yield (
-                "merge: a released adapter has no weights of the base to merge with: give "
-                "lora.release: merged"
-            )
-
-    def _find_document_problems(self) -> Iterator[str]:
-        """Yield a message for settings that do not fit training on documents."""
-        if all(dataset.example_type != "documents" for dataset in self.datasets):
-            return
-        if len(self.datasets) > 1:
-            yield "datasets: documents are trained on alone: their spans are not pairs"
-        if self.token_dropout:
-            yield (
-                "token_dropout is for texts, and documents are cut into spans: "
-                "remove one of the two"
-            )
-        if self.control:
-            yield (
-                "control: simcse is trained on source sentences, and documents have none: remove it"
-            )
-
     rules = (
         _find_unused_training_keys,
         refuse(
@@ -1785,14 +1761,49 @@ class ModelRecipe(Strict):
             "base.quantization needs lora: rounded weights are not trained",
             when=lambda recipe: recipe.base.quantization and not recipe.lora,
         ),
-        _find_adapter_problems,
+        refuse(
+            "a released adapter names its base by Hub id: give base.repo_id, or "
+            "lora.release: merged",
+            when=lambda recipe: recipe.releases_adapter and recipe.base.repo_id is None,
+        ),
+        refuse(
+            "a released adapter is loaded on its whole base: remove base.layers, or "
+            "lora.release: merged",
+            when=lambda recipe: recipe.releases_adapter and recipe.base.layers is not None,
+        ),
+        refuse(
+            "merge: a released adapter has no weights of the base to merge with: give "
+            "lora.release: merged",
+            when=lambda recipe: recipe.releases_adapter and recipe.merge,
+        ),
         refuse(
             "merge: base.vocabulary cuts the base, so its own weights are gone: "
             "remove one of the two",
             when=lambda recipe: recipe.merge and recipe.base.vocabulary,
         ),
-        _find_document_problems,
+        refuse(
+            "datasets: documents are trained on alone: their spans are not pairs",
+            when=lambda recipe: recipe.has_documents and len(recipe.datasets) > 1,
+        ),
+        refuse(
+            "token_dropout is for texts, and documents are cut into spans: remove one of the two",
+            when=lambda recipe: recipe.has_documents and recipe.token_dropout,
+        ),
+        refuse(
+            "control: simcse is trained on source sentences, and documents have none: remove it",
+            when=lambda recipe: recipe.has_documents and recipe.control,
+        ),
     )
+
+    @property
+    def releases_adapter(self) -> bool:
+        """Whether the trained adapter alone is published, without its base."""
+        return self.lora is not None and self.lora.release == "adapter"
+
+    @property
+    def has_documents(self) -> bool:
+        """Whether a dataset holds documents, from which spans are cut."""
+        return any(dataset.example_type == "documents" for dataset in self.datasets)
 
     @property
     def is_baseline(self) -> bool:
