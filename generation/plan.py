@@ -47,8 +47,8 @@ from sts_dino.generation.rows.filters import filter_rows
 from sts_dino.hub.contract.recipe import DatasetRecipe, Label, Variant
 from sts_dino.hub.contract.recipe_file import compute_fingerprint
 from sts_dino.hub.errors import InputError
+from sts_dino.hub.messages import ProgressBar
 from sts_dino.hub.process import measure_peak_rss_mb, measure_seconds_since_start
-from sts_dino.hub.progress import ProgressBar
 from sts_dino.hub.untrusted import strip_controls
 
 logger = logging.getLogger(__name__)

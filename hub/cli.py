@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from tqdm import tqdm
 
 from sts_dino.hub.errors import (
     DISK_PROBLEMS,
@@ -249,8 +250,6 @@ class TerminalHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record."""
-        from tqdm import tqdm
-
         line = self.format(record)
         if record.levelno == logging.WARNING:
             self.warnings.append(line)

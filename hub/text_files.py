@@ -8,7 +8,6 @@ logged. A choice that is not certain, or a row with two readings, is refused wit
 
 import codecs
 import csv
-import errno
 import gzip
 import io
 import json
@@ -28,7 +27,6 @@ from math import isfinite
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sts_dino.hub.contract.shards import convert_reader_errors
@@ -40,8 +38,7 @@ logger = logging.getLogger(__name__)
 MARK = "\ufeff"  # the byte-order mark, which editors put at the start of a file
 LONGEST_LINE = 10_000_000  # characters: a longer line is not a row; a small .gz may hold gigabytes
 LARGEST = 1 << 30  # bytes of a file that is read into memory: a JSON array, the parts of an .xlsx
-BATCH_ROWS = 1000  # of parquet, read at once
-BATCH_BYTES = 64 << 20  # of parquet's texts, unpacked at once
+BATCH_ROWS = 100  # of parquet, read at once: a row may be a long document
 GZ = ".gz"
 DELIMITERS = ",;\t|"
 RARE_DELIMITERS = ":~^¦\x01\x1f"  # of a header without any other, if all sampled rows have as many
@@ -548,7 +545,9 @@ def _measure_unlikely_share(text: str) -> float:
         if category in _UNWRITTEN:
             unlikely += 1
         elif character.isalpha():
-            scripts = {_get_script(letter) for letter in (character, *neighbours)}
+            # the first word of a letter's Unicode name, e.g. LATIN
+            names = [unicodedata.name(letter, "?") for letter in (character, *neighbours)]
+            scripts = {name.partition(" ")[0] for name in names}
             is_mixed = len(scripts) > 1 and bool(scripts & _ALPHABETS)
             is_capital_inside = character.isupper() and previous.islower()
             unlikely += is_mixed or is_capital_inside
@@ -556,11 +555,6 @@ def _measure_unlikely_share(text: str) -> float:
         elif category[0] in "SPZ" and character not in _WORD_SIGNS:
             unlikely += len(neighbours) == 2 or category[0] == "S"
     return unlikely / max(1, characters)
-
-
-def _get_script(letter: str) -> str:
-    """Return the first word of a letter's Unicode name, e.g. LATIN."""
-    return unicodedata.name(letter, "?").partition(" ")[0]
 
 
 def _show_sample(guess: Guess, guesses: Sequence[Guess]) -> str:
@@ -928,54 +922,13 @@ def _read_parquet(stream: IO[bytes], file: UserFile) -> Iterator[Any]:
     the file has none of them.
     """
     with pq.ParquetFile(stream) as table:
-        schema = table.schema_arrow
-    names = _require_distinct(schema.names, file.location)
-    yield Header(names)
-    columns = [name for name in names if name in file.columns] or names
-
-    # Texts stay in dictionaries: two kilobytes of parquet can repeat a text to gigabytes.
-    texts = [name for name in columns if _is_text(schema.field(name).type)]
-    with pq.ParquetFile(stream, read_dictionary=texts) as table:
+        names = _require_distinct(table.schema_arrow.names, file.location)
+        yield Header(names)
+        columns = [name for name in names if name in file.columns] or names
         number = 0
         for batch in table.iter_batches(batch_size=BATCH_ROWS, columns=columns):
-            for rows in _unpack_batch(batch, file.location, number):
-                yield from enumerate(rows, start=number + 1)
-                number += len(rows)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
-
-
-def _unpack_batch(batch: pa.RecordBatch, location: object, first: int) -> Iterator[list[Row]]:
-    """Yield the rows of a batch in lists of at most ``BATCH_BYTES`` of a column's text.
-
-    A list has at least one row. Raises InputError for a text of more than ``LONGEST_LINE`` bytes.
-    ``first``: the number of rows before the batch.
-    """
-    import pyarrow.compute as pc
-
-    # the longest text in bytes, at least 1
-    longest = 1
-    for column in batch.columns:
-        if pa.types.is_dictionary(column.type) and _is_text(column.type):
-            longest = max(longest, pc.max(pc.binary_length(column.dictionary)).as_py() or 1)
-    if longest > LONGEST_LINE:
-        place = f"{location}: rows {first + 1:,} to {first + batch.num_rows:,}"
-        problem = f"hold a text of {longest:,} bytes"
-        raise InputError(place, problem, allowed=f"at most {LONGEST_LINE:,}")
-
-    # as many rows at once as fit when all have the longest text
-    step = max(1, BATCH_BYTES // longest)
-    for start in range(0, batch.num_rows, step):
-        part = batch.slice(start, step)
-        columns = []
-        for column in part.columns:
-            is_packed = pa.types.is_dictionary(column.type)
-            columns.append(column.dictionary_decode() if is_packed else column)
-        yield pa.RecordBatch.from_arrays(columns, names=part.schema.names).to_pylist()
+            yield from enumerate(batch.to_pylist(), start=number + 1)
+            number += batch.num_rows
 
 
 NumberedCells = Iterator[tuple[int, tuple[Any, ...]]]
@@ -987,10 +940,11 @@ def _read_xlsx(stream: IO[bytes], file: UserFile) -> Iterator[Any]:
         yield from _iter_sheet(_open_sheet(stream, file.location), file.location)
 
 
-# what zipfile and openpyxl raise over damaged or encrypted workbooks; SyntaxError: of XML
+# what zipfile and openpyxl raise over damaged or encrypted workbooks; SyntaxError: of XML;
+# AttributeError: of a chart sheet without a chart
 _WORKBOOK_ERRORS = (
     *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, SyntaxError),
-    *(KeyError, ValueError, IndexError, TypeError, OverflowError),
+    *(KeyError, ValueError, IndexError, TypeError, OverflowError, AttributeError, OSError),
 )
 
 
@@ -999,14 +953,7 @@ def _convert_workbook_errors(location: object) -> Iterator[None]:
     """Convert the errors of openpyxl over a damaged workbook to InputError."""
     try:
         yield
-    except AttributeError as error:  # openpyxl's, of a chart sheet without a chart
-        problem = "has a sheet that cannot be read, e.g. an empty chart"
-        hint = "remove that sheet, or save the sheet of texts as .csv"
-        raise InputError(location, problem, hint=hint) from error
-    except (*_WORKBOOK_ERRORS, OSError) as error:
-        # EINVAL: a damaged directory of the archive names a place before the file's start
-        if isinstance(error, OSError) and error.errno != errno.EINVAL:
-            raise
+    except _WORKBOOK_ERRORS as error:
         problem = f"is not an Excel workbook, or damaged: {get_first_line(error)}"
         raise InputError(location, problem, hint="save it as .csv") from error
 

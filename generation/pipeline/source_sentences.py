@@ -40,7 +40,7 @@ from sts_dino.hub.durable import (
     write_text,
 )
 from sts_dino.hub.errors import InputError
-from sts_dino.hub.progress import ProgressBar
+from sts_dino.hub.messages import ProgressBar
 
 logger = logging.getLogger(__name__)
 

@@ -1043,7 +1043,7 @@ class DatasetRecipe(Strict):
                 yield f"{key}: unknown label {name!r}; {_format_choices(name, names)}"
 
     def _find_contrast_problems(self) -> Iterator[str]:
-        """Yield a message for keys of ``model.server.contrast`` that are not those of the labels."""
+        """Yield a message for keys of ``model.server.contrast`` that do not fit the labels."""
         contrast = self.model.server.contrast if self.model.server else None
         if contrast is None:
             return

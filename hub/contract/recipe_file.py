@@ -23,6 +23,7 @@ from sts_dino.hub.contract.packaged import find_moved_folder
 from sts_dino.hub.contract.published_paths import LIBRARY_ARGUMENT_KEYS, PATH_KEY
 from sts_dino.hub.contract.recipe import DECIDING, PUBLISHED, DatasetRecipe, ModelRecipe
 from sts_dino.hub.contract.run_dir import RECIPE, Manifest, begin
+from sts_dino.hub.durable import require_regular_file
 from sts_dino.hub.errors import InputError, suggest_choice
 from sts_dino.hub.untrusted import Guard, load_yaml
 
@@ -140,10 +141,8 @@ def _read_mapping(path: Path) -> dict[str, Any]:
             hint=f"for the recipe of a corpus: sts-dino new {quote(str(path))}",
         )
     try:
-        if path.is_fifo() or path.is_socket():
-            raise InputError(path, "is a pipe, a socket or a device", hint="look in recipes/")
-        with path.open("rb") as file:
-            tree = _parse_yaml(file.read(MAX_BYTES + 1))
+        with require_regular_file(path).open("rb") as file:
+            tree = _parse_yaml(file.read(MAX_BYTES + 1).decode())
     except FileNotFoundError as error:
         raise InputError(path, "no such recipe", hint=_RECIPES_HINT) from error
     except IsADirectoryError as error:
@@ -171,15 +170,8 @@ def _read_mapping(path: Path) -> dict[str, Any]:
     return tree
 
 
-def _parse_yaml(text: str | bytes) -> Any:
-    """Parse a text, or the bytes of a file with at most one more than ``MAX_BYTES``.
-
-    Raises yaml.YAMLError, and UnicodeDecodeError for bytes that are not UTF-8.
-    """
-    if isinstance(text, bytes):
-        # The last character may be cut of a file that is refused as too large.
-        is_cut = len(text) > MAX_BYTES
-        text = text.decode(errors="replace" if is_cut else "strict")
+def _parse_yaml(text: str) -> Any:
+    """Parse a YAML text whose scalars but null are text. Raises yaml.YAMLError."""
     return load_yaml(text, **_LIMITS, loader=_TextLoader)
 
 
