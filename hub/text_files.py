@@ -45,7 +45,6 @@ RARE_DELIMITERS = ":~^¦\x01\x1f"  # of a header without any other, if all sampl
 SAMPLE_LINES = 100  # in which the delimiter is looked for
 SAMPLE_CHARACTERS = 100_000  # half a second for clevercsv
 SAMPLE_BYTES = 8192  # in which the encoding is looked for
-CHUNK_BYTES = 1 << 20  # of a file, whose encoding is checked
 KEY_ROWS = 1_000  # JSON objects whose keys are the columns
 MOST_KEY_ROWS = 100_000  # JSON objects in which a named column is looked for
 SHOWN_TEXT = 40  # characters of a sample in an error
@@ -58,6 +57,7 @@ ENCODINGS = (
     *("CP874", "ISO-2022-JP"),
 )
 WIDEST_CHARACTER_BYTES = 4
+MOST_LINE_BYTES = WIDEST_CHARACTER_BYTES * LONGEST_LINE + 1
 WIDE_ENCODINGS = ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be")
 SIGNATURES = {  # the first bytes of files that are not texts
     b"PK\x03\x04": "a zip archive or Excel workbook: rename it .xlsx",
@@ -407,54 +407,28 @@ def _scan_encoding(path: Path, _size: int, _changed_ns: int) -> EncodingScan:
             if _is_readable(start, encoding):
                 return EncodingScan(encoding)
 
-    # The whole file as UTF-8. The bytes of ISO-2022-JP are all ASCII, with this escape.
-    has_japanese_escape = b"\x1b$" in start
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    is_ascii = not has_japanese_escape
-    bytes_without_line_break = 0
-    with _open_bytes(path) as stream:
-        try:
-            while chunk := stream.read(CHUNK_BYTES):
-                decoder.decode(chunk)
-                is_ascii = is_ascii and chunk.isascii()
-                bytes_without_line_break += len(chunk)
-                if b"\n" in chunk:
-                    bytes_without_line_break = 0
-                # The reader will refuse so long a line, in any encoding.
-                if bytes_without_line_break > WIDEST_CHARACTER_BYTES * LONGEST_LINE:
-                    break
-            if not has_japanese_escape:
-                decoder.decode(b"", final=True)
-                return EncodingScan("utf-8-sig", is_ascii)
-        except UnicodeDecodeError:
-            pass
-    return _collect_evidence(path)
+    # The bytes of ISO-2022-JP are all ASCII, with this escape.
+    return _scan_lines(path, has_japanese_escape=b"\x1b$" in start)
 
 
-def _is_readable(start: bytes, encoding: str) -> bool:
-    """Whether the start of a file is lines of printable characters in a wide encoding."""
-    # Bytes that the encoding lacks are left out; only the last character may be cut.
-    text = start.decode(encoding, errors="ignore")
-    is_whole = len(text.encode(encoding)) >= len(start) - WIDEST_CHARACTER_BYTES
-    is_printable = all(character.isprintable() or character in "\r\n\t" for character in text)
-    return is_whole and is_printable and "\n" in text
-
-
-def _collect_evidence(path: Path) -> EncodingScan:
-    """Collect lines that are not ASCII, and find the number of the first that is not UTF-8.
+def _scan_lines(path: Path, *, has_japanese_escape: bool) -> EncodingScan:
+    """Decode the lines of a file that are not ASCII as UTF-8, and collect evidence.
 
     The evidence has at most 2 * ``SAMPLE_BYTES`` bytes, of each line the first ``SAMPLE_BYTES``;
     the first line that is not UTF-8 is among them.
     """
+    is_ascii = not has_japanese_escape
     evidence = b""
     utf8_lines = 0
     other_lines: list[int] = []
-    number = 0
     with _open_bytes(path) as stream:
-        while line := stream.readline(LONGEST_LINE):
-            number += 1
-            if line.isascii() and b"\x1b" not in line:
+        lines = iter(partial(stream.readline, MOST_LINE_BYTES), b"")
+        for number, line in enumerate(lines, start=1):
+            if len(line) == MOST_LINE_BYTES:  # the reader will refuse it, in any encoding
+                break
+            if line.isascii() and not (has_japanese_escape and b"\x1b" in line):
                 continue
+            is_ascii = False
             evidence += line[:SAMPLE_BYTES]
             try:
                 line.decode()
@@ -464,11 +438,22 @@ def _collect_evidence(path: Path) -> EncodingScan:
             if len(evidence) >= SAMPLE_BYTES and other_lines:
                 break
             evidence = evidence[-SAMPLE_BYTES:]
+    if not other_lines and not has_japanese_escape:
+        return EncodingScan("utf-8-sig", is_ascii)
     # Lines of ISO-2022-JP are ASCII with escapes, so to be UTF-8 says nothing about them.
-    if b"\x1b" in evidence or utf8_lines <= len(other_lines):
+    if has_japanese_escape or utf8_lines <= len(other_lines):
         utf8_lines = 0
     first_other = other_lines[0] if other_lines else 1
     return EncodingScan(None, evidence=evidence, line=first_other, utf8_lines=utf8_lines)
+
+
+def _is_readable(start: bytes, encoding: str) -> bool:
+    """Whether the start of a file is lines of printable characters in a wide encoding."""
+    # Bytes that the encoding lacks are left out; only the last character may be cut.
+    text = start.decode(encoding, errors="ignore")
+    is_whole = len(text.encode(encoding)) >= len(start) - WIDEST_CHARACTER_BYTES
+    is_printable = all(character.isprintable() or character in "\r\n\t" for character in text)
+    return is_whole and is_printable and "\n" in text
 
 
 def _guess_encoding(file: UserFile, scan: EncodingScan) -> str:

@@ -39,7 +39,7 @@ def is_batch_independent(recipe: DatasetRecipe) -> bool:
     import torch
 
     model = recipe.model
-    is_float32_on_cpu = model.facts.local and model.device == "cpu" and model.dtype == "float32"
+    is_float32_on_cpu = model.is_local and model.device == "cpu" and model.dtype == "float32"
     return is_float32_on_cpu and torch.get_num_threads() == 1
 
 

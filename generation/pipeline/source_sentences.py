@@ -203,7 +203,7 @@ def prepare_sentences(
     Raises InputError when there is no usable source sentence, or when the source sentences are not
     those with which the run began.
     """
-    is_generated = run.recipe.source.facts.generated
+    is_generated = run.recipe.source.is_generated
     if is_generated:
         sentences = _prepare_generated(run, scratch, executor)
     else:

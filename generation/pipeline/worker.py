@@ -195,7 +195,7 @@ def choose_text_length(recipe: DatasetRecipe, count_tokens: CountTokens) -> Text
     tokens of a source sentence; else it is in words. ``count_tokens``: the model's token counter.
     """
     model = recipe.model
-    if not model.facts.local and recipe.premise_tokens is None:
+    if not model.is_local and recipe.premise_tokens is None:
         return LENGTH_IN_WORDS
     return TextLength("tokens", model.repo_id or hide_folders(model.path or ""), count_tokens)
 

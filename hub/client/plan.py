@@ -295,8 +295,7 @@ def plan_commits(
 
     # Group the paths: to delete, present on the branch, to send, beside the manifest.
     emptied = _find_emptied_paths(changes)
-    kept = (path for path in remote.files if path in snapshot and not _is_within(path, emptied))
-    present = {path for path in kept if not is_beside(path)}
+    present = _find_present_files(snapshot, remote, emptied)
     new = [path for path in sorted(snapshot) if path not in present and not is_beside(path)]
     beside = {path: content for path, content in snapshot.items() if is_beside(path)}
     deletions = (*emptied, *filter(is_beside, changes.deleted))
@@ -325,6 +324,12 @@ def plan_commits(
     # Of the files beside the manifest, the client skips the unchanged ones.
     commits.append(PlannedCommit(Changes(last_part, tuple(beside), deletions), snapshot))
     return commits
+
+
+def _find_present_files(snapshot: Snapshot, remote: Remote, emptied: tuple[str, ...]) -> set[str]:
+    """Return the data files of the snapshot that are on the branch and stay there."""
+    common = remote.files.keys() & snapshot.keys()
+    return {path for path in common if not is_beside(path) and not _is_within(path, emptied)}
 
 
 def _describe_part(

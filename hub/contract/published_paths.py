@@ -112,15 +112,15 @@ def hide_value(key: str, value: Any) -> Any:
 
 
 def hide_setting(setting: str) -> str:
-    """Return ``KEY=VALUE`` of ``--set`` as a manifest publishes it with the run's command.
-
-    ``setting``: one that the run's recipe took, so its value is YAML.
-    """
+    """Return ``KEY=VALUE`` of ``--set`` as a manifest publishes it with the run's command."""
     if setting.startswith("@"):  # a file of overrides
         return f"@{hide_folders(setting[1:])}"
     path, _, text = setting.partition("=")
     keys = path.split(".")
-    value = yaml.load(text, yaml.BaseLoader)  # it reads every value as text
+    try:
+        value = yaml.load(text, yaml.BaseLoader)  # it reads every value as text
+    except yaml.YAMLError:
+        value = text
     # Hide the value in the sections that its keys name.
     tree = value
     for key in reversed(keys):
@@ -223,14 +223,12 @@ def read_path_settings(directory: Path) -> list[str]:
     """Return ``KEY=PATH`` settings that put the full paths of inputs back into a run's recipe.
 
     ``store_input_paths`` wrote the paths beside ``directory``. The list is empty when that file is
-    missing or has no JSON object. Raises InputError for a pipe, a socket or a device.
+    missing or damaged. Raises InputError for a pipe, a socket or a device.
     """
     try:
         text = require_regular_file(_get_note_path(directory)).read_text(encoding="utf-8")
         paths = json.loads(text)
     except (FileNotFoundError, ValueError):
-        return []
-    if not isinstance(paths, dict):
         return []
     return [f"{key}={json.dumps(path)}" for key, path in paths.items()]
 

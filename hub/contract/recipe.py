@@ -65,6 +65,17 @@ PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Columns = Annotated[tuple[str, ...], Field(min_length=1)]
 
 
+def refuse_value(message: str, when: Callable[[Any], object]) -> AfterValidator:
+    """Make the validator that refuses a key's value with ``message`` if ``when(value)`` is true."""
+
+    def check_value(value: Any) -> Any:
+        if when(value):
+            raise ValueError(message)
+        return value
+
+    return AfterValidator(check_value)
+
+
 def _check_encoding(encoding: str) -> str:
     """Return ``encoding``. Raises ValueError unless Python encodes texts by that name."""
     try:
@@ -75,6 +86,10 @@ def _check_encoding(encoding: str) -> str:
 
 
 Encoding = Annotated[str, AfterValidator(_check_encoding)]
+HAS_SENTENCE_ONCE = refuse_value(
+    f"the instruction must contain the placeholder {X1} exactly once",
+    when=lambda text: text.count(X1) != 1,
+)
 
 
 @dataclass(frozen=True)
@@ -225,52 +240,15 @@ SourceName = Literal["file", "hub", "model"]
 BackendName = Literal["engine", "openai"]
 
 
-@dataclass(frozen=True)
-class SourceFacts:
-    """A kind of source. ``needs``: its required keys.
-
-    ``generated``: whether the language model writes the source sentences.
-    """
-
-    needs: tuple[str, ...]
-    generated: bool = False
-
-
-SOURCE_KINDS: dict[SourceName, SourceFacts] = {
-    "file": SourceFacts(needs=("path",)),
-    "hub": SourceFacts(needs=("repo_id", "revision")),
-    "model": SourceFacts(needs=("limit",), generated=True),
+# kind of source → its required keys
+SOURCE_KEYS: dict[SourceName, tuple[str, ...]] = {
+    "file": ("path",),
+    "hub": ("repo_id", "revision"),
+    "model": ("limit",),
 }
-
-
-@dataclass(frozen=True)
-class BackendFacts:
-    """Capabilities of a backend.
-
-    ``local``: whether this process loads the weights, so that dtype, threads and the pinned origin
-    decide texts. ``can_debias``: whether one token is drawn from the answers to several prompts, as
-    self-debiasing and guidance need. ``can_score``: whether a text's log-likelihood under other
-    prompts is computed. ``can_trace``: whether every token's probabilities are shown.
-    """
-
-    local: bool
-    can_debias: bool
-    can_score: bool
-    can_trace: bool
-
-
-BACKENDS: dict[BackendName, BackendFacts] = {
-    "engine": BackendFacts(local=True, can_debias=True, can_score=True, can_trace=True),
-    "openai": BackendFacts(local=False, can_debias=False, can_score=False, can_trace=False),
-}
-
-
-def list_backends_that(capability: str) -> str:
-    """List the names of the backends with a capability, joined by commas.
-
-    ``capability``: a field of ``BackendFacts``.
-    """
-    return ", ".join(name for name, facts in BACKENDS.items() if getattr(facts, capability))
+# The backend that loads the weights into this process. It alone draws one token from the answers to
+# several prompts, scores a text under other prompts, and shows every token's probabilities.
+LOCAL_BACKEND: BackendName = "engine"
 
 
 _LANGUAGE_CODES = """
@@ -311,12 +289,12 @@ class Source(Strict):
     license: Annotated[str, CARD_ONLY]  # of the source sentences
 
     @property
-    def facts(self) -> SourceFacts:
-        """The facts of this kind of source."""
-        return SOURCE_KINDS[self.kind]
+    def is_generated(self) -> bool:
+        """Whether the language model writes the source sentences."""
+        return self.kind == "model"
 
     def _find_missing_keys(self) -> Iterator[str]:
-        missing = [key for key in self.facts.needs if getattr(self, key) is None]
+        missing = [key for key in SOURCE_KEYS[self.kind] if getattr(self, key) is None]
         if self.kind == "hub" and not (self.path or self.columns):
             missing.append("columns (or the path of a text file in the repo)")
         if missing:
@@ -326,7 +304,7 @@ class Source(Strict):
         _find_missing_keys,
         refuse(
             "share chooses among rows that are read, but the model writes these: set limit alone",
-            when=lambda source: source.facts.generated and source.share < 1,
+            when=lambda source: source.is_generated and source.share < 1,
         ),
         _find_unused_parts,
         UNUSED_ENCODING,
@@ -344,16 +322,9 @@ class Contrast(Strict):
     """
 
     # the user's turn, with <X1> for the source sentence; it names the keys
-    instruction: str
+    instruction: Annotated[str, HAS_SENTENCE_ONCE]
     # label → the key of its text, in the order in which the model writes the texts
     keys: dict[str, Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,40}$")]]
-
-    @field_validator("instruction")
-    @classmethod
-    def _check_instruction(cls, text: str) -> str:
-        if text.count(X1) != 1:
-            raise ValueError(f"the instruction must contain the placeholder {X1} exactly once")
-        return text
 
     rules = (
         refuse(
@@ -454,17 +425,14 @@ def _check_quantization(texts: dict[str, str]) -> dict[str, str]:
 Quantization = Annotated[dict[str, str], AfterValidator(_check_quantization)]
 
 
-def _check_gguf_name(name: str) -> str:
-    """Return ``name``. Raises ValueError unless it is a .gguf file's relative path without ``..``.
-
-    No folder or file in it begins with a dot, and its separator is ``/``.
-    """
-    if not re.fullmatch(r"([\w+-][\w.+ -]*/)*[\w+-][\w.+ -]*\.gguf", name):
-        raise ValueError("names a .gguf file inside path or repo_id, e.g. model-q4_k_m.gguf")
-    return name
-
-
-GgufName = Annotated[str, AfterValidator(_check_gguf_name)]
+# No folder or file in the path begins with a dot, and its separator is /.
+GgufName = Annotated[
+    str,
+    refuse_value(
+        "names a .gguf file inside path or repo_id, e.g. model-q4_k_m.gguf",
+        when=lambda name: not re.fullmatch(r"([\w+-][\w.+ -]*/)*[\w+-][\w.+ -]*\.gguf", name),
+    ),
+]
 
 
 class LanguageModel(Strict):
@@ -494,14 +462,14 @@ class LanguageModel(Strict):
     license: Annotated[str, CARD_ONLY]  # of the model
 
     @property
-    def facts(self) -> BackendFacts:
-        """The capabilities of the backend."""
-        return BACKENDS[self.backend]
+    def is_local(self) -> bool:
+        """Whether this process loads the weights, so that dtype and threads decide texts."""
+        return self.backend == LOCAL_BACKEND
 
     rules = (
         refuse(
             "backend openai needs the section server, and no other backend takes one",
-            when=lambda model: (model.server is None) != model.facts.local,
+            when=lambda model: (model.server is None) != model.is_local,
         ),
         refuse(
             "structured_output is of a chat model's answer: add chat_template: true",
@@ -517,19 +485,17 @@ class LanguageModel(Strict):
         ),
         refuse(
             "give exactly one of path and repo_id",
-            when=lambda model: (
-                model.facts.local and (model.path is None) == (model.repo_id is None)
-            ),
+            when=lambda model: model.is_local and (model.path is None) == (model.repo_id is None),
         ),
         refuse(
             "a Hub model needs its revision pinned",
             when=lambda model: (
-                model.facts.local and model.repo_id is not None and model.revision is None
+                model.is_local and model.repo_id is not None and model.revision is None
             ),
         ),
         refuse(
             "gguf_file is what the engine reads: remove it, and have the server load that file",
-            when=lambda model: model.gguf_file and not model.facts.local,
+            when=lambda model: model.gguf_file and not model.is_local,
         ),
         refuse(
             "a GGUF file is de-quantised when it is read: remove quantization or gguf_file",
@@ -559,37 +525,31 @@ class Label(Strict):
     name: str  # of the label, in rows and files
     score: Annotated[float, Field(ge=0, le=1)] | None = None  # schema sts
     # the prompt, with <X1> for the source sentence, up to the quotation mark that opens the text
-    instruction: str
+    instruction: Annotated[
+        str,
+        HAS_SENTENCE_ONCE,
+        refuse_value(
+            f"the instruction must end with the opening quotation mark ({QUOTE}) of the text to "
+            "write",
+            when=lambda text: not text.endswith(QUOTE),
+        ),
+    ]
     # in words for people: annotators, readers of the card
     meaning: Annotated[Meaning | None, CARD_ONLY, OPTION] = None
     counter_labels: tuple[str, ...] = ()  # labels that a text must not fit: self-debiasing
     # least and most words shared with x1: word_overlap
-    overlap: Annotated[tuple[Share, Share] | None, OPTION] = None
+    overlap: Annotated[
+        tuple[Share, Share] | None,
+        OPTION,
+        refuse_value(
+            "the least stands before the most, e.g. [0.1, 0.6]",
+            when=lambda band: band and band[0] > band[1],
+        ),
+    ] = None
     decay_constant: Annotated[NotNegative | None, OPTION] = None  # λ of this label's texts
     guidance: Annotated[NotNegative | None, OPTION] = None  # γ of this label's texts
     # texts wanted per x1 of this label
     samples: Annotated[Annotated[int, Field(ge=0)] | None, OPTION] = None
-
-    @field_validator("overlap")
-    @classmethod
-    def _check_overlap(cls, band: tuple[float, float] | None) -> tuple[float, float] | None:
-        """Require a least overlap that is not above the most."""
-        if band and band[0] > band[1]:
-            raise ValueError("the least stands before the most, e.g. [0.1, 0.6]")
-        return band
-
-    @field_validator("instruction")
-    @classmethod
-    def _check_instruction(cls, text: str) -> str:
-        """Require the placeholder once, and the opening quotation mark at the end."""
-        if text.count(X1) != 1:
-            raise ValueError(f"the instruction must contain the placeholder {X1} exactly once")
-        if not text.endswith(QUOTE):
-            raise ValueError(
-                f"the instruction must end with the opening quotation mark ({QUOTE}) of the text "
-                "to write"
-            )
-        return text
 
     @property
     def written(self) -> bool:
@@ -661,7 +621,13 @@ class Postprocess(Strict):
     # schema nli: keep triplets whose positive is their negative, as Auto-NLI's code does
     equal_triplets: bool = True
     # filters to apply: docs/recipes.md
-    reject: tuple[Rejection, ...] = ("example_copy", "prompt_words")
+    reject: Annotated[
+        tuple[Rejection, ...],
+        refuse_value(
+            "prompt_words and prompt_echo are two ways to look for one thing: choose one",
+            when=lambda filters: {"prompt_words", "prompt_echo"} <= set(filters),
+        ),
+    ] = ("example_copy", "prompt_words")
     validation_fraction: Fraction = 0.1  # of the source sentences
     # a word_overlap with x1 from which a text is a near-copy of it
     near_copy: Annotated[Share | None, OPTION] = None
@@ -672,15 +638,6 @@ class Postprocess(Strict):
         With ε = 0.2: 0 → 0.1, 0.5 → 0.5, 1 → 0.9.
         """
         return (1 - self.smoothing) * score + self.smoothing / 2
-
-    @field_validator("reject")
-    @classmethod
-    def _refuse_both_prompt_filters(cls, filters: tuple[str, ...]) -> tuple[str, ...]:
-        if "prompt_words" in filters and "prompt_echo" in filters:
-            raise ValueError(
-                "prompt_words and prompt_echo are two ways to look for one thing: choose one"
-            )
-        return filters
 
 
 class Examples(Strict):
@@ -1000,7 +957,7 @@ class DatasetRecipe(Strict):
         if schema.labels and label.name not in schema.labels:
             choices = _format_choices(label.name, schema.labels)
             yield f"{key}: not a label of schema {schema.name}; {choices}"
-        if self.source.facts.generated and f"{QUOTE}{X1}{QUOTE}" not in label.instruction:
+        if self.source.is_generated and f"{QUOTE}{X1}{QUOTE}" not in label.instruction:
             yield (
                 f"{key}.instruction: {X1} must stand between quotation marks ({QUOTE}) where the "
                 "model writes the source sentences: a sentence ends at the closing mark"
@@ -1013,7 +970,7 @@ class DatasetRecipe(Strict):
         if label.guidance is not None:
             guidance_key = f"labels.{label.name}.guidance"
         # Counter-labels and guidance need several prompts for each token.
-        if (label.counter_labels or is_guided) and not self.model.facts.can_debias:
+        if (label.counter_labels or is_guided) and not self.model.is_local:
             key = f"labels.{label.name}.counter_labels" if label.counter_labels else guidance_key
             yield (
                 f"labels.{label.name}: {key} draws each token from the model's answers to "
@@ -1068,7 +1025,7 @@ class DatasetRecipe(Strict):
         refuse(
             "verification scores a text under every label's prompt, which backend "
             "{0.model.backend!r} cannot do; use backend: engine, or remove the section",
-            when=lambda recipe: recipe.verification and not recipe.model.facts.can_score,
+            when=lambda recipe: recipe.verification and not recipe.model.is_local,
         ),
         refuse(
             "verification compares the prompts of labels: it needs two labels or more, "
@@ -1124,7 +1081,7 @@ class DatasetRecipe(Strict):
         refuse(
             "model.server.contrast: needs given source sentences, and the model writes these: "
             "remove it",
-            when=lambda recipe: recipe.has_contrast and recipe.source.facts.generated,
+            when=lambda recipe: recipe.has_contrast and recipe.source.is_generated,
         ),
         refuse(
             "model.server.contrast: one request has a text for each label: give all the same "
@@ -1238,7 +1195,7 @@ class DatasetRecipe(Strict):
         configs = []
         for shots in dict.fromkeys(variant.shots for variant in self.variants):
             configs += [format_config_name(base, shots) for base in bases]
-        if self.source.facts.generated:
+        if self.source.is_generated:
             configs.append("sources")
         return tuple(configs)
 
@@ -1362,7 +1319,13 @@ class Encoder(Pinned):
     max_seq_length: Positive = 64  # tokens, the prompt's included
     # around every sentence, e.g. PromptEOL's; [X] stands for the sentence. A finished encoder's
     # stands before the sentence, e.g. "query: [X]", and becomes its default prompt
-    prompt: str | None = None
+    prompt: Annotated[
+        str | None,
+        refuse_value(
+            f"the prompt must contain {PROMPT_TEXT}, the sentence's place, exactly once",
+            when=lambda text: text is not None and text.count(PROMPT_TEXT) != 1,
+        ),
+    ] = None
     layers: Annotated[Positive | None, OPTION] = None  # the base's first so many; left out: all
     # static: the tokens of a corpus alone; left out: all
     vocabulary: Annotated[Vocabulary | None, OPTION] = None
@@ -1377,15 +1340,6 @@ class Encoder(Pinned):
         if self.modules == "sentence-transformer":
             return START_OF_FINISHED_ENCODER
         return "before training"
-
-    @field_validator("prompt")
-    @classmethod
-    def _check_prompt(cls, text: str | None) -> str | None:
-        if text is not None and text.count(PROMPT_TEXT) != 1:
-            raise ValueError(
-                f"the prompt must contain {PROMPT_TEXT}, the sentence's place, exactly once"
-            )
-        return text
 
     rules = (
         *Pinned.rules,
@@ -1718,7 +1672,14 @@ class ModelRecipe(Strict):
     # share of each text's tokens left out whenever it is trained on
     token_dropout: Annotated[Fraction, OPTION] = 0.0
     # share of the trained weights, beside the base's
-    merge: Annotated[float | Literal["auto"] | None, OPTION] = None
+    merge: Annotated[
+        float | Literal["auto"] | None,
+        OPTION,
+        refuse_value(
+            "is a share of the trained weights: above 0, up to 1, or auto",
+            when=lambda share: isinstance(share, float) and not 0 < share <= 1,
+        ),
+    ] = None
     arguments: dict[str, str] = {}  # of sentence-transformers' trainer, under their names there
     limit: Positive | None = None  # at most so many training rows per dataset, in file order
     threads: Positive | None = None  # torch threads; fixed because sums depend on it
@@ -1727,13 +1688,6 @@ class ModelRecipe(Strict):
     # trained and scored beside it
     control: Annotated[Literal["simcse"] | None, SCORING_ONLY, OPTION] = None
     seed: Annotated[int, Field(ge=0)] = 42  # decides every draw
-
-    @field_validator("merge")
-    @classmethod
-    def _check_merge_share(cls, share: float | str | None) -> float | str | None:
-        if isinstance(share, float) and not 0 < share <= 1:
-            raise ValueError("is a share of the trained weights: above 0, up to 1, or auto")
-        return share
 
     def _find_unused_training_keys(self) -> Iterator[str]:
         for key in TRAINING_KEYS:

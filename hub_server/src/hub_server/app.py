@@ -24,7 +24,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from hub_server.connections import BodyReader, ClientGone
-from hub_server.handlers import files, history, lfs, pages, repos, xet
+from hub_server.handlers import files, lfs, pages, repos, xet
 from hub_server.handlers.call import Call, Hub
 from hub_server.storage.blobs import Body
 from hub_server.storage.credentials import authenticate
@@ -130,13 +130,13 @@ _TABLE: list[tuple[str, str, str, Handler]] = [
     ("GET", r"{api}/tree/{rev}(?:/(?P<path>.+))?", "files.tree", files.list_folder),
     ("POST", r"{api}/paths-info/{rev}", "files.paths_info", files.describe_paths),
     ("POST", r"{api}/preupload/{rev}", "files.preupload", files.plan_upload),
-    ("POST", r"{api}/commit/{rev}", "history.commit", history.create_commit),
-    ("GET", r"{api}/commits/{rev}", "history.commits", history.list_commits),
-    ("GET", r"{api}/refs", "history.refs", history.list_branches_and_tags),
-    ("POST", r"{api}/branch/{ref}", "history.create_branch", history.create_branch),
-    ("DELETE", r"{api}/branch/{ref}", "history.delete_branch", history.delete_branch),
-    ("POST", r"{api}/tag/{ref}", "history.create_tag", history.create_tag),
-    ("DELETE", r"{api}/tag/{ref}", "history.delete_tag", history.delete_tag),
+    ("POST", r"{api}/commit/{rev}", "history.commit", repos.create_commit),
+    ("GET", r"{api}/commits/{rev}", "history.commits", repos.list_commits),
+    ("GET", r"{api}/refs", "history.refs", repos.list_branches_and_tags),
+    ("POST", r"{api}/branch/{ref}", "history.create_branch", repos.create_branch),
+    ("DELETE", r"{api}/branch/{ref}", "history.delete_branch", repos.delete_branch),
+    ("POST", r"{api}/tag/{ref}", "history.create_tag", repos.create_tag),
+    ("DELETE", r"{api}/tag/{ref}", "history.delete_tag", repos.delete_tag),
     ("GET", r"{api}/xet-write-token/{rev}", "xet.write_token", xet.create_write_token),
     ("POST", r"{xet}/v1/xorbs/default/(?P<hash>[0-9a-f]{64})", "xet.put_xorb", xet.store_xorb),
     ("POST", r"{xet}/v1/shards", "xet.put_shard", xet.store_shard),
@@ -176,7 +176,7 @@ ROUTES = [
 
 # Called before the body is fetched: its limit in bytes, or a refusal.
 _BODY_LIMITS: dict[Handler, Callable[[Call], int]] = {
-    history.create_commit: history.get_commit_body_limit,
+    repos.create_commit: repos.get_commit_body_limit,
     lfs.store_upload: lfs.get_upload_body_limit,
     xet.store_shard: xet.get_body_limit,
     xet.store_xorb: xet.get_body_limit,

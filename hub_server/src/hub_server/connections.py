@@ -138,7 +138,9 @@ def _get_open_file_limit() -> int:
     except ModuleNotFoundError:  # Windows has no such limit
         return _MANY_OPEN_FILES
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _MANY_OPEN_FILES if limit == resource.RLIM_INFINITY else limit
+    if limit == resource.RLIM_INFINITY:  # a negative number
+        return _MANY_OPEN_FILES
+    return limit
 
 
 class ClientGone(Exception):

@@ -25,7 +25,6 @@ from hub_server.pages.readers import (
     Facts,
     Group,
     Question,
-    RowsQuestion,
     Second,
     Window,
     escape_hidden_characters,
@@ -143,18 +142,15 @@ class Split:
             start = max(0, start - batch.num_rows)
 
 
-def answer(request: bytes) -> Window | Facts:
-    """Answer a ``RowsQuestion`` in JSON with a page of rows; with the facts if it has none.
+def answer(question: Question, facts: Facts | None) -> Window | Facts:
+    """Answer a question with a page of rows; without ``facts``, with the facts about all rows.
 
-    ``readers.ask`` calls this in a child. An unreadable file is named in the answer. Raises
-    ValidationError for a malformed question.
+    ``readers.ask`` calls this in a child. An unreadable file is named in the answer.
     """
-    rows_question = RowsQuestion.model_validate_json(request)
-    facts = rows_question.facts
     try:
         if facts is None:
-            return collect_facts(Split(rows_question.question.files))
-        return find_rows(rows_question.question, facts)
+            return collect_facts(Split(question.files))
+        return find_rows(question, facts)
     except Unreadable as error:
         answer_type = Facts if facts is None else Window
         return answer_type(broken=error.index, problem=error.describe())
