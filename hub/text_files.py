@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 MARK = "\ufeff"  # the byte-order mark, which editors put at the start of a file
 LONGEST_LINE = 10_000_000  # characters: a longer line is not a row; a small .gz may hold gigabytes
-LARGEST = 1 << 30  # bytes of a file that is read into memory: a JSON array, the parts of an .xlsx
+LARGEST = 1 << 30  # bytes of the parts of an .xlsx, which are read into memory
 BATCH_ROWS = 100  # of parquet, read at once: a row may be a long document
 GZ = ".gz"
 DELIMITERS = ",;\t|"
@@ -852,14 +852,7 @@ def _read_json(stream: IO[bytes], file: UserFile) -> Iterator[Any]:
         yield from _iter_objects(_iter_json_lines(lines, file.location), file)
         return
 
-    # An array is read into memory, up to a bound
-    text = io.StringIO()
-    for line in lines:
-        text.write(line)
-        if text.tell() > LARGEST:
-            hint = "save it as .jsonl, an object a line"
-            raise InputError(file.location, "is too large a JSON array", hint=hint)
-    value = _parse_json(text.getvalue(), str(file.location))
+    value = _parse_json("".join(lines), str(file.location))
     yield from _iter_objects(enumerate(_find_json_rows(value, file.location), start=1), file)
 
 
