@@ -92,18 +92,15 @@ HAS_SENTENCE_ONCE = refuse_value(
 )
 
 
-@dataclass(frozen=True)
 class NotFingerprinted:
     """A mark, as in ``Annotated[str, CARD_ONLY]``, of a key that decides no row and no weight."""
 
-    use: str
 
-
-CARD_ONLY = NotFingerprinted("shown on the card")
-SCORING_ONLY = NotFingerprinted("settings of the evaluation after training")
-PLACE_ONLY = NotFingerprinted("the address of a server, which is not published")
-SPEED_ONLY = NotFingerprinted("speed or price of the same texts")
-USER_ONLY = NotFingerprinted("a user's own limit, which is not published")
+CARD_ONLY = NotFingerprinted()  # shown on the card
+SCORING_ONLY = NotFingerprinted()  # settings of the evaluation after training
+PLACE_ONLY = NotFingerprinted()  # the address of a server, which is not published
+SPEED_ONLY = NotFingerprinted()  # speed or price of the same texts
+USER_ONLY = NotFingerprinted()  # a user's own limit, which is not published
 
 # A mark, as in ``Annotated[bool, OPTION]``, of a key that is left out of the fingerprint and of the
 # resolved recipe while the key has its default. Older recipes, runs and cards so stay valid.
@@ -240,12 +237,6 @@ SourceName = Literal["file", "hub", "model"]
 BackendName = Literal["engine", "openai"]
 
 
-# kind of source → its required keys
-SOURCE_KEYS: dict[SourceName, tuple[str, ...]] = {
-    "file": ("path",),
-    "hub": ("repo_id", "revision"),
-    "model": ("limit",),
-}
 # The backend that loads the weights into this process. It alone draws one token from the answers to
 # several prompts, scores a text under other prompts, and shows every token's probabilities.
 LOCAL_BACKEND: BackendName = "engine"
@@ -293,15 +284,23 @@ class Source(Strict):
         """Whether the language model writes the source sentences."""
         return self.kind == "model"
 
-    def _find_missing_keys(self) -> Iterator[str]:
-        missing = [key for key in SOURCE_KEYS[self.kind] if getattr(self, key) is None]
-        if self.kind == "hub" and not (self.path or self.columns):
-            missing.append("columns (or the path of a text file in the repo)")
-        if missing:
-            yield f"a source of kind {self.kind} needs {', '.join(missing)}"
-
     rules = (
-        _find_missing_keys,
+        refuse(
+            "a source of kind file needs path",
+            when=lambda source: source.kind == "file" and source.path is None,
+        ),
+        refuse(
+            "a source of kind hub needs repo_id and revision",
+            when=lambda source: source.kind == "hub" and None in (source.repo_id, source.revision),
+        ),
+        refuse(
+            "a source of kind hub needs columns (or the path of a text file in the repo)",
+            when=lambda source: source.kind == "hub" and not (source.path or source.columns),
+        ),
+        refuse(
+            "a source of kind model needs limit",
+            when=lambda source: source.is_generated and source.limit is None,
+        ),
         refuse(
             "share chooses among rows that are read, but the model writes these: set limit alone",
             when=lambda source: source.is_generated and source.share < 1,
@@ -676,21 +675,11 @@ class Examples(Strict):
     description: Annotated[str, CARD_ONLY]
     license: Annotated[str, CARD_ONLY]
 
-    def _find_column_problems(self) -> Iterator[str]:
-        """Yield a message for missing or superfluous keys of columns.
-
-        A dataset needs exactly one of ``labels``, ``texts`` and ``scores``. The other kinds have
-        columns of fixed names, so they take no key of columns.
-        """
-        mappings = [key for key in ("labels", "texts", "scores") if getattr(self, key)]
+    def _find_unused_columns(self) -> Iterator[str]:
+        """Yield a message for keys of columns where the columns have fixed names."""
         if self.kind in ("file", "hub"):
-            if len(mappings) != 1:
-                yield (
-                    "give either labels (values of a label column) or texts or scores "
-                    "(a column, a band for every label)"
-                )
             return
-        for key in (*mappings, "premise", "hypothesis", "label"):
+        for key in ("labels", "texts", "scores", "premise", "hypothesis", "label"):
             field = type(self).model_fields[key]
             if getattr(self, key) != field.get_default(call_default_factory=True):
                 yield f"examples of kind {self.kind} name their columns themselves: remove {key}"
@@ -706,14 +695,16 @@ class Examples(Strict):
             if next_low <= high:
                 yield f"scores: the bands of {label!r} and {next_label!r} share a score"
 
-    def _find_missing_keys(self) -> Iterator[str]:
-        needed_keys = ("repo_id", "revision") if self.kind == "hub" else ("path",)
-        missing = [key for key in needed_keys if getattr(self, key) is None]
-        if missing:
-            yield f"examples of kind {self.kind} need {', '.join(missing)}"
-
     rules = (
-        _find_column_problems,
+        refuse(
+            "give either labels (values of a label column) or texts or scores (a column, a band "
+            "for every label)",
+            when=lambda examples: (
+                examples.kind in ("file", "hub")
+                and [examples.labels, examples.texts, examples.scores].count({}) != 2
+            ),
+        ),
+        _find_unused_columns,
         _find_band_problems,
         refuse(
             "rank_by names the column and top says how many rows are drawn from: "
@@ -725,7 +716,16 @@ class Examples(Strict):
             "remove rank_by and top",
             when=lambda examples: examples.rank_by and (examples.texts or examples.kind == "hand"),
         ),
-        _find_missing_keys,
+        refuse(
+            "examples of kind hub need repo_id and revision",
+            when=lambda examples: (
+                examples.kind == "hub" and None in (examples.repo_id, examples.revision)
+            ),
+        ),
+        refuse(
+            "examples of kind {0.kind} need path",
+            when=lambda examples: examples.kind != "hub" and examples.path is None,
+        ),
         _find_unused_parts,
         UNUSED_ENCODING,
     )
@@ -758,18 +758,18 @@ class FewShot(Strict):
     # each source sentence has one set, chosen by a hash, not all of them
     rotate: Annotated[bool, OPTION] = False
 
-    def _find_repetitions(self) -> Iterator[str]:
-        """Yield a message for a repeated shot count, and for two labels of one value or column."""
-        if len(set(self.shots)) != len(self.shots):
-            yield f"shots: a count stands twice: {list(self.shots)}"
-        values = list(self.examples.names.values())
-        if len(set(values)) != len(values):
-            problem = "labels: two labels have one value"
-            if self.examples.texts:
-                problem = "texts: two labels have one column"
-            yield f"examples.{problem}: {values}"
-
-    rules = (_find_repetitions,)
+    rules = (
+        refuse(
+            "shots: a count stands twice: {0.shots}",
+            when=lambda section: len(set(section.shots)) < len(section.shots),
+        ),
+        refuse(
+            "examples: two labels have one value or column: {0.examples.names}",
+            when=lambda section: (
+                len(set(section.examples.names.values())) < len(section.examples.names)
+            ),
+        ),
+    )
 
 
 class Verification(Strict):
@@ -845,6 +845,21 @@ WRITTEN_LABEL_KEYS = ("counter_labels", "score", "meaning", "decay_constant", "g
 _EXAMPLE_MAPPINGS = {"labels": "value of the label column", "texts": "column", "scores": "band"}
 
 
+def refuse_labels(message: str, when: Callable[["DatasetRecipe", Label], object]) -> Rule:
+    """Make the rule that refuses a label of a dataset recipe if ``when(recipe, label)`` is true.
+
+    ``{0.key}`` in the message stands for the label's value of that key, ``{1.key}`` for the
+    recipe's.
+    """
+
+    def find_problems(recipe: "DatasetRecipe") -> Iterator[str]:
+        for label in recipe.labels:
+            if when(recipe, label):
+                yield message.format(label, recipe)
+
+    return find_problems
+
+
 def format_config_name(base: str, shots: int | None) -> str:
     """Return the Hub config of a shot count, e.g. triplet-20shot; ``base`` without few-shot."""
     return base if shots is None else f"{base}-{shots}shot"
@@ -893,47 +908,28 @@ class DatasetRecipe(Strict):
         return name
 
     def _find_label_problems(self) -> Iterator[str]:
-        """Yield a message for each problem of the labels: names, settings, schema, debiasing."""
+        """Yield a message for each problem of the labels: names, unused settings, debiasing."""
         names = [label.name for label in self.labels]
         if len(set(names)) != len(names):
             yield f"labels: two labels share a name: {names}"
+        schema = self.dataset_schema
         for label in self.labels:
-            yield from self._find_setting_problems(label)
-            if label.written:
-                yield from self._find_mismatches(label)
-                yield from self._find_debiasing_problems(label)
-            else:
+            peers = [name for name in names if name != label.name]
+            for counter in label.counter_labels:
+                if counter not in peers:
+                    yield (
+                        f"labels.{label.name}.counter_labels: unknown counter-label {counter!r}; "
+                        f"{_format_choices(counter, peers)}"
+                    )
+            if not label.written:
                 yield from self._find_unused_settings(label)
-        required = self.dataset_schema.required
-        if not set(required) <= {label.name for label in self.written_labels}:
-            yield f"labels: schema {self.schema_name} needs the labels {' and '.join(required)}"
-
-    def _find_setting_problems(self, label: Label) -> Iterator[str]:
-        """Yield a message for counter-labels, samples or decay that the recipe cannot serve."""
-        key = f"labels.{label.name}"
-        peers = [peer.name for peer in self.labels if peer is not label]
-        for counter in label.counter_labels:
-            if counter not in peers:
-                yield (
-                    f"{key}.counter_labels: unknown counter-label {counter!r}; "
-                    f"{_format_choices(counter, peers)}"
-                )
-        is_counter = any(label.name in peer.counter_labels for peer in self.labels)
-        if not label.written and not is_counter:
-            yield (
-                f"{key}.samples: 0, and no other label has it among its counter_labels; "
-                "name it there, or remove the label"
-            )
-        if (label.samples or 0) > self.decoding.max_attempts:
-            yield (
-                f"{key}.samples ({label.samples}) is above decoding.max_attempts "
-                f"({self.decoding.max_attempts})"
-            )
-        if label.decay_constant is not None and not label.counter_labels:
-            yield (
-                f"{key}.decay_constant is of self-debiasing, but the label has no counter_labels: "
-                "remove it"
-            )
+                continue
+            if schema.labels and label.name not in schema.labels:
+                choices = _format_choices(label.name, schema.labels)
+                yield f"labels.{label.name}: not a label of schema {schema.name}; {choices}"
+            yield from self._find_debiasing_problems(label)
+        if not set(schema.required) <= {label.name for label in self.written_labels}:
+            yield f"labels: schema {schema.name} needs the labels {' and '.join(schema.required)}"
 
     def _find_unused_settings(self, label: Label) -> Iterator[str]:
         """Yield a message for each text setting of a label without generated texts."""
@@ -943,25 +939,6 @@ class DatasetRecipe(Strict):
                     f"labels.{label.name}.{key} is for texts, but samples: 0 asks for none: "
                     "remove one of the two"
                 )
-
-    def _find_mismatches(self, label: Label) -> Iterator[str]:
-        """Yield a message for a score or a name that does not fit the schema.
-
-        Also for an instruction without quotation marks around ``<X1>``, where the model writes the
-        source sentences.
-        """
-        key = f"labels.{label.name}"
-        schema = self.dataset_schema
-        if schema.scored and label.score is None:
-            yield f"{key}: schema {schema.name} needs a score for every label"
-        if schema.labels and label.name not in schema.labels:
-            choices = _format_choices(label.name, schema.labels)
-            yield f"{key}: not a label of schema {schema.name}; {choices}"
-        if self.source.is_generated and f"{QUOTE}{X1}{QUOTE}" not in label.instruction:
-            yield (
-                f"{key}.instruction: {X1} must stand between quotation marks ({QUOTE}) where the "
-                "model writes the source sentences: a sentence ends at the closing mark"
-            )
 
     def _find_debiasing_problems(self, label: Label) -> Iterator[str]:
         """Yield a message for counter-labels or guidance that backend or prompt cannot serve."""
@@ -1013,6 +990,41 @@ class DatasetRecipe(Strict):
 
     rules = (
         _find_label_problems,
+        refuse_labels(
+            "labels.{0.name}.samples: 0, and no other label has it among its counter_labels; "
+            "name it there, or remove the label",
+            when=lambda recipe, label: (
+                not label.written
+                and not any(label.name in peer.counter_labels for peer in recipe.labels)
+            ),
+        ),
+        refuse_labels(
+            "labels.{0.name}.samples ({0.samples}) is above decoding.max_attempts "
+            "({1.decoding.max_attempts})",
+            when=lambda recipe, label: (label.samples or 0) > recipe.decoding.max_attempts,
+        ),
+        refuse_labels(
+            "labels.{0.name}.decay_constant is of self-debiasing, but the label has no "
+            "counter_labels: remove it",
+            when=lambda recipe, label: (
+                label.decay_constant is not None and not label.counter_labels
+            ),
+        ),
+        refuse_labels(
+            "labels.{0.name}: schema {1.schema_name} needs a score for every label",
+            when=lambda recipe, label: (
+                recipe.dataset_schema.scored and label.written and label.score is None
+            ),
+        ),
+        refuse_labels(
+            f"labels.{{0.name}}.instruction: {X1} must stand between quotation marks ({QUOTE}) "
+            "where the model writes the source sentences: a sentence ends at the closing mark",
+            when=lambda recipe, label: (
+                recipe.source.is_generated
+                and label.written
+                and f"{QUOTE}{X1}{QUOTE}" not in label.instruction
+            ),
+        ),
         _find_example_problems,
         refuse(
             "postprocess.reject: wrong_language cannot be found where language is {0.language!r}; "
