@@ -54,6 +54,7 @@ logger = logging.getLogger(__name__)
 
 SCRIPT_BRANCH = "script"  # holds the loading script for old versions of ``datasets``
 GROWING_BRANCH = "next"  # holds the shards of a new version until the version is complete
+EDIT_SCRIPT_ON_MAIN = "a script on main: datasets 4 and later refuse to load the repository"
 Edits = dict[str, str]  # path → a phrase for a person's change of the file
 BASELINE_PROBLEM = (
     "is a baseline, which is not published: nothing was trained, "
@@ -450,7 +451,8 @@ def find_edits(
         if path in HUB_FILES or (manifest and is_beside(path)):
             continue
         if path not in ours:
-            edits[path] = "not ours"
+            is_script = path.endswith(".py") and "/" not in path
+            edits[path] = EDIT_SCRIPT_ON_MAIN if is_script else "not ours"
         elif path in snapshot and snapshot[path].is_same_as(entry):
             continue
         elif _hash_remote_file(repository, remote, entry) != ours[path]:

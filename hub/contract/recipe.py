@@ -989,7 +989,6 @@ class DatasetRecipe(Strict):
             )
 
     rules = (
-        _find_label_problems,
         refuse_labels(
             "labels.{0.name}.samples: 0, and no other label has it among its counter_labels; "
             "name it there, or remove the label",
@@ -998,6 +997,7 @@ class DatasetRecipe(Strict):
                 and not any(label.name in peer.counter_labels for peer in recipe.labels)
             ),
         ),
+        _find_label_problems,
         refuse_labels(
             "labels.{0.name}.samples ({0.samples}) is above decoding.max_attempts "
             "({1.decoding.max_attempts})",
