@@ -206,9 +206,10 @@ Curve = tuple[tuple[int, float], ...]  # (step, value)
 
 
 class MergeFacts(ManifestSection):
-    """The share of the trained weights after a merge with the base's.
+    """What ``merge`` did to the trained weights.
 
-    ``validation_scores``: share → score, where the share was chosen by validation.
+    ``share`` multiplies what the training changed: below 1 it is the share of the trained weights
+    beside the base's. ``validation_scores``: share → score, where validation chose the share.
     """
 
     share: float

@@ -136,6 +136,12 @@ def make_baseline_recipe(recipe: ModelRecipe, steps: int) -> ModelRecipe:
         if data not in datasets:
             datasets.append(data)
 
+    # "auto" chooses the merge by validation, which needs labelled pairs. A factor above 1 is chosen
+    # for the model's data, and would take SimCSE further from the base than it is published.
+    merge = recipe.merge
+    if merge == "auto" or (merge is not None and merge > 1):
+        merge = None
+
     # Train as many steps as the model, without validation
     replaced_arguments = (*SCHEDULE_ARGUMENTS, *CHOICE_ARGUMENTS)
     kept_arguments = {
@@ -149,7 +155,6 @@ def make_baseline_recipe(recipe: ModelRecipe, steps: int) -> ModelRecipe:
         "validation": (),
         "arguments": {**kept_arguments, "max_steps": str(steps)},
         "control": None,
-        # "auto" chooses the share of the merge by validation, which needs labelled pairs
-        "merge": None if recipe.merge == "auto" else recipe.merge,
+        "merge": merge,
     }
     return recipe.model_copy(update=changes)

@@ -253,7 +253,7 @@ def train(
         example_type, loss: as in a model recipe.
         steps, batch_size: optimiser steps, and the rows of one.
         learning_rate: the peak; by default one that suits the modules.
-        merge: the share of the trained weights in the result, the rest is the base's (``auto``:
+        merge: multiplies what the training changed in the base's weights, at most by 2 (``auto``:
             chosen on validation pairs).
         settings: more keys of the recipe, ``KEY=VALUE``.
     """

@@ -121,7 +121,7 @@ def describe_run(out: Path, manifest: Manifest) -> list[str]:
     # The merge with the base's weights, with the validation score of each share.
     merge = training.get("merge")
     if merge:
-        line = f"merged: {merge['share']:g} of the trained weights, the rest of the base's"
+        line = f"merged: the base's weights plus {merge['share']:g} times what the training changed"
         for share, score in merge.get("validation_scores", {}).items():
             line += f", {share}: {100 * score:.2f}"
         lines.append(line)

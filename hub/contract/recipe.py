@@ -1683,13 +1683,13 @@ class ModelRecipe(Strict):
     slanted_triangular: SlantedTriangular | None = None  # instead of the trainer's schedule
     # share of each text's tokens left out whenever it is trained on
     token_dropout: Annotated[Fraction, OPTION] = 0.0
-    # share of the trained weights, beside the base's
+    # multiplies what the training changed in the base's weights; 1 is the trained encoder
     merge: Annotated[
         float | Literal["auto"] | None,
         OPTION,
         refuse_value(
-            "is a share of the trained weights: above 0, up to 1, or auto",
-            when=lambda share: isinstance(share, float) and not 0 < share <= 1,
+            "multiplies what the training changed: above 0, up to 2, or auto",
+            when=lambda factor: isinstance(factor, float) and not 0 < factor <= 2,
         ),
     ] = None
     arguments: dict[str, str] = {}  # of sentence-transformers' trainer, under their names there

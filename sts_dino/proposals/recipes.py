@@ -87,6 +87,7 @@ LOCATION_KEYS = ("repo_id", "revision", "path")
 TAUGHT_STEPS = 150  # at least
 TAUGHT_BATCH_SIZE = 48  # a correlation needs many pairs
 TAUGHT_RATE = "3e-5"  # learning rate of a finished encoder
+TAUGHT_MERGE = "1.5"  # times what the training changes in a finished encoder (docs/teacher.md)
 # Jiang et al. 2023: the embedding is the hidden state of the last quotation mark
 PROMPTEOL_PROMPT = 'This sentence : "[X]" means in one word:"'
 PROMPTEOL_RATE = "3e-4"
@@ -1110,11 +1111,13 @@ def format_model_recipe(
     rate = base.learning_rate
     least_steps = base.min_steps
     precision: dict[str, str] = {}
+    merge = None
     if teacher is not None:
         batch_size = TAUGHT_BATCH_SIZE
         least_steps = TAUGHT_STEPS
         if base.section.get("modules") == "sentence-transformer":
             rate = TAUGHT_RATE
+            merge = TAUGHT_MERGE
             precision = choose_precision()
     batches = (dataset.source.limit or DEFAULT_LIMIT) / batch_size
     steps = max(least_steps, math.ceil(base.epochs * batches))
@@ -1154,6 +1157,7 @@ def format_model_recipe(
         taught=taught,
         roles=roles,
         batch_size=batch_size,
+        merge=merge,
         arguments=arguments,
     )
 

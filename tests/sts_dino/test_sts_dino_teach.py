@@ -311,6 +311,8 @@ def test_a_teacher_trains_a_finished_encoder_as_the_experiments_last_row(
     measured = {"arguments.learning_rate=3e-5", f"batch_size={found.model.batch_size}"}
     assert measured <= set(row.settings)
     assert f"arguments.max_steps={TAUGHT_STEPS}" in row.settings
+    assert found.model.merge == (None if base else 1.5)
+    assert "merge=1.5" in row.settings
     has_bf16 = "bf16" in found.model.arguments
     assert has_bf16 == (base is None and get_half_or_float32() == "bfloat16")
 

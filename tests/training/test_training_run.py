@@ -93,8 +93,8 @@ def test_a_finished_encoder_is_trained_further_with_its_own_modules(
     assert not torch.equal(*weights)
 
 
-@pytest.mark.parametrize("wanted", ["0.25", "auto"])
-def test_a_merge_keeps_a_share_of_the_trained_weights(trained, tmp_path, wanted):
+@pytest.mark.parametrize("wanted", ["0.25", "1.5", "auto"])
+def test_a_merge_multiplies_what_the_training_changed(trained, tmp_path, wanted):
     job, built = (
         prepare(trained / "recipe.yaml", trained / "out", None, [f"merge={wanted}"]),
         tmp_path / "built",
@@ -108,8 +108,11 @@ def test_a_merge_keeps_a_share_of_the_trained_weights(trained, tmp_path, wanted)
     assert all(
         torch.equal(found[key], (1 - share) * first[key] + share * last[key]) for key in last
     )
-    assert list(scores) == ([] if wanted == "0.25" else ["0.25", "0.5", "0.75", "1"])
-    assert share == 0.25 or scores[f"{share:g}"] == max(scores.values())
+    if wanted == "auto":
+        assert list(scores) == ["0.25", "0.5", "0.75", "1"]
+        assert scores[f"{share:g}"] == max(scores.values())
+    else:
+        assert (share, scores) == (float(wanted), {})
     score = job.evaluator(SentenceTransformer(str(built)))["sequential_score"]
     assert scores.get(f"{share:g}", score) == pytest.approx(score, abs=1e-5)
 
@@ -117,7 +120,7 @@ def test_a_merge_keeps_a_share_of_the_trained_weights(trained, tmp_path, wanted)
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"merge": "1.5"}, "above 0, up to 1, or auto"),
+        ({"merge": "2.5"}, "above 0, up to 2, or auto"),
         ({"merge": "0.5", "datasets": [], "arguments": {}}, "merge is for training"),
         ({"merge": "0.5", "lora": {"r": "4", "alpha": "8"}}, "a released adapter"),
         ({"merge": "0.5", "base": CUT}, "merge: base.vocabulary cuts the base"),

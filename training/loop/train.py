@@ -79,7 +79,7 @@ HALF_SCORE_TOLERANCE = 5e-3
 COUNTED_ROWS = 20_000  # first rows of a dataset in which long texts are counted
 PILOT_SECONDS = 6.0  # a pilot with enough steps stops after this time
 LOG_LINE_FORMAT = "{desc}: step {n_fmt} of {total_fmt}, {remaining} left{postfix}"
-MERGE_SHARES = (0.25, 0.5, 0.75, 1.0)  # of the trained weights, which ``merge: auto`` chooses among
+MERGE_FACTORS = (0.25, 0.5, 0.75, 1.0)  # of the training's change: ``merge: auto`` chooses one
 # keys of the trainer's log entries with a loss that are not parts of that loss
 OTHER_LOG_KEYS = frozenset(
     [
@@ -458,18 +458,20 @@ def _complete(
 
 
 def merge_with_base(job: TrainingJob, built: Path, device: str) -> dict[str, Any]:
-    """Replace the weights in ``built`` by their weighted mean with the untrained ones, in float32.
+    """Multiply what the training changed in the weights of ``built`` by ``merge``, in float32.
 
-    Mean = share * trained + (1 - share) * untrained (LM-Cocktail, WiSE-FT). With ``merge: auto``
-    the share is the best on validation, the smallest of equal ones. Returns ``share`` and, for
-    auto, ``validation_scores`` (share → score). After a kill, the next call finds unmerged weights,
+    Merged = untrained + factor * (trained - untrained), computed as (1 - factor) * untrained +
+    factor * trained: up to 1 the weighted mean of both (WiSE-FT, LM-Cocktail), above 1 an
+    extrapolation (task arithmetic, Ilharco et al. 2023). With ``merge: auto`` the factor is the
+    best on validation, the smallest of equal ones. Returns the factor as ``share`` and, for auto,
+    ``validation_scores`` (factor → score). After a kill, the next call finds unmerged weights,
     because the trainer writes ``built`` again.
     """
     untrained_folder = job.get_path("base")
     trained = {path: load_file(path) for path in sorted(built.rglob("*.safetensors"))}
 
-    def write_merged(share: float) -> None:
-        """Write the mean with this share in place of the files in ``built``."""
+    def write_merged(factor: float) -> None:
+        """Write the weights with this factor in place of the files in ``built``."""
         for path, tensors in trained.items():
             with safe_open(path, "pt") as file:
                 metadata = file.metadata()
@@ -477,27 +479,27 @@ def merge_with_base(job: TrainingJob, built: Path, device: str) -> dict[str, Any
             merged = dict(tensors)
             for name, tensor in tensors.items():
                 if tensor.is_floating_point():
-                    mean = (1 - share) * untrained[name].float() + share * tensor.float()
-                    merged[name] = mean.to(tensor.dtype)
+                    changed = (1 - factor) * untrained[name].float() + factor * tensor.float()
+                    merged[name] = changed.to(tensor.dtype)
             # Not in place: the tensors of ``trained`` are memory-mapped from the file.
             with write_atomically(path) as temporary:
                 save_file(merged, temporary, metadata)
 
-    # The recipe's share; ``or 1`` is for the type alone, a recipe without ``merge`` is not merged.
+    # The recipe's factor; ``or 1`` is for the type alone, a recipe without ``merge`` is not merged.
     if job.recipe.merge != "auto":
-        share = float(job.recipe.merge or 1)
-        write_merged(share)
-        return {"share": share}
+        factor = float(job.recipe.merge or 1)
+        write_merged(factor)
+        return {"share": factor}
 
-    # The best share on validation; ``max`` takes the first of equal scores, so the smallest share.
+    # The best factor on validation; ``max`` takes the first of equal scores, the smallest factor.
     assert job.evaluator is not None
     scores: dict[str, float] = {}
-    for share in MERGE_SHARES:
-        write_merged(share)
+    for factor in MERGE_FACTORS:
+        write_merged(factor)
         encoder = SentenceTransformer(
             str(built), device=device, local_files_only=True, trust_remote_code=False
         )
-        scores[f"{share:g}"] = round(job.evaluator(encoder)["sequential_score"], 6)
+        scores[f"{factor:g}"] = round(job.evaluator(encoder)["sequential_score"], 6)
     best = float(max(scores, key=scores.__getitem__))
     write_merged(best)
     return {"share": best, "validation_scores": scores}
