@@ -23,7 +23,6 @@ from sts_dino.hub.contract.packaged import find_moved_folder
 from sts_dino.hub.contract.published_paths import LIBRARY_ARGUMENT_KEYS, PATH_KEY
 from sts_dino.hub.contract.recipe import DECIDING, PUBLISHED, DatasetRecipe, ModelRecipe
 from sts_dino.hub.contract.run_dir import RECIPE, Manifest, begin
-from sts_dino.hub.durable import require_regular_file
 from sts_dino.hub.errors import InputError, suggest_choice
 from sts_dino.hub.untrusted import Guard, load_yaml
 
@@ -141,7 +140,9 @@ def _read_mapping(path: Path) -> dict[str, Any]:
             hint=f"for the recipe of a corpus: sts-dino new {quote(str(path))}",
         )
     try:
-        with require_regular_file(path).open("rb") as file:
+        if path.is_fifo() or path.is_socket():
+            raise InputError(path, "is a pipe, a socket or a device", hint="look in recipes/")
+        with path.open("rb") as file:
             tree = _parse_yaml(file.read(MAX_BYTES + 1).decode())
     except FileNotFoundError as error:
         raise InputError(path, "no such recipe", hint=_RECIPES_HINT) from error
