@@ -28,10 +28,10 @@ from sts_dino.hub import cli
 from sts_dino.hub.contract import run_dir
 from sts_dino.hub.contract.published_paths import read_path_settings, require_inputs
 from sts_dino.hub.contract.recipe import (
+    LOCAL_BACKEND,
     DatasetRecipe,
     Variant,
     format_config_name,
-    list_backends_that,
 )
 from sts_dino.hub.contract.recipe_file import load_recipe
 from sts_dino.hub.contract.run_dir import Manifest
@@ -322,11 +322,11 @@ def load_run_recipe(directory: Path, places: Sequence[str]) -> DatasetRecipe:
     inputs = recipe.collect_local_paths()
     inputs.pop("source.path", None)
     require_inputs(path, inputs)
-    if not recipe.model.facts.can_trace:
+    if not recipe.model.is_local:
         raise InputError(
             directory,
             f"backend {recipe.model.backend!r} reports no token probabilities",
-            allowed=list_backends_that("can_trace"),
+            allowed=LOCAL_BACKEND,
         )
     return recipe
 

@@ -40,7 +40,7 @@ from sts_dino.hub.contract.recipe import LanguageModel
 from sts_dino.hub.contract.run_dir import lock_run
 from sts_dino.hub.durable import hash_file, make_folder, rename_folder, write_text
 from sts_dino.hub.errors import InputError, RunError, suggest_choice
-from sts_dino.hub.progress import ProgressBar
+from sts_dino.hub.messages import ProgressBar
 from sts_dino.hub.scores import align_columns
 from sts_dino.hub.untrusted import (
     ORIGIN,

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from tqdm import tqdm
 
 from sts_dino.hub.errors import (
     DISK_PROBLEMS,
@@ -249,8 +250,6 @@ class TerminalHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record."""
-        from tqdm import tqdm
-
         line = self.format(record)
         if record.levelno == logging.WARNING:
             self.warnings.append(line)
@@ -406,19 +405,18 @@ def _describe_system_error(error: OSError) -> str:
     The message begins with the error's file. An error of a full or read-only disk without a file
     names the working directory and that of temporary files; a socket's error names no file.
     """
+    again = f"{error.strerror}; run the same command again when that has passed"
+    problem = DISK_PROBLEMS.get(error.errno or 0, again)
+    if error.filename is not None:
+        return f"{error.filename}: {problem}"
     # Without a file, os.getcwd raised it.
-    if error.filename is None and error.errno == errno.ENOENT:
+    if error.errno == errno.ENOENT:
         return "the working directory: was removed; go to another one"
-    if error.filename is not None and error.errno in DISK_PROBLEMS:
-        return f"{error.filename}: {DISK_PROBLEMS[error.errno]}"
     if error.errno in _WORKING_FOLDER_ERRORS:
-        folders = f"{Path.cwd()} or {tempfile.gettempdir()}"
-        return f"{folders}: {DISK_PROBLEMS[error.errno]}"
+        return f"{Path.cwd()} or {tempfile.gettempdir()}: {problem}"
     if error.errno in (errno.EMFILE, errno.ENFILE):
-        return DISK_PROBLEMS[error.errno]
-    if error.filename is None:  # a socket, a process
-        return f"{error.strerror}; run the same command again when that has passed"
-    return f"{error.filename}: {error.strerror}; run the same command again when that has passed"
+        return problem
+    return again  # a socket, a process
 
 
 def _log_error(error: StsDinoError) -> None:

@@ -1,9 +1,11 @@
-"""Signals and memory of this process.
+"""This process: its signals, its memory, and the environment variables that its libraries read.
 
 ``sts-dino`` sets signal handlers first, then imports a command's libraries for seconds, and then
 calls ``sts_dino.hub.cli.run_app``. During the imports, Ctrl-C and SIGTERM end the process at once,
 with one line and an exit code: the process has no resource to release yet. This module imports
 little, so that the handlers are set early.
+
+A command that needs an environment variable refuses its bad value in one line.
 """
 
 import os
@@ -11,7 +13,11 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import Any
+from urllib.parse import urlsplit
+
+from sts_dino.hub.errors import InputError
 
 # Exit codes of a process that a signal ended: 128 and the signal's number
 EXIT_INTERRUPTED = 130
@@ -22,6 +28,12 @@ EXIT_MESSAGES = {
 }
 _RSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes of ru_maxrss's unit
 _MIB = 2**20
+# This variable holds the error over a removed variable, so that child processes inherit the error.
+_REMOVED_VARIABLE_ERROR = "STS_DINO_SET_ASIDE"
+# huggingface_hub raises on import when one of these has a bad value.
+_VARIABLES_THAT_BREAK_IMPORTS = ("HF_ENDPOINT", "HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT")
+_HUB_VARIABLES = (*_VARIABLES_THAT_BREAK_IMPORTS, "HF_TOKEN")
+_PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
 _handling_process = 0  # the id of the process that set the handlers; forked workers inherit these
 
@@ -94,3 +106,109 @@ def measure_tree_rss_mb() -> float:
         with suppress(psutil.Error):  # the process has ended
             total += process.memory_info().rss
     return total / _MIB
+
+
+def remove_unusable_values() -> None:
+    """Remove environment variables whose values would break the import of huggingface_hub.
+
+    Call this function before a command imports its libraries. ``require_usable`` raises the error
+    over a removed variable, in the commands that need the Hub. A removed HF_ENDPOINT is replaced by
+    an address that no machine has.
+    """
+    for name in _VARIABLES_THAT_BREAK_IMPORTS:
+        try:
+            _require_usable_value(name)
+        except InputError as problem:
+            os.environ[_REMOVED_VARIABLE_ERROR] = str(problem)
+            os.environ.pop(name)
+            if name == "HF_ENDPOINT":
+                # Without a value the client would take huggingface.co.
+                os.environ[name] = "https://hub.invalid"
+
+
+def require_usable(of_hub: bool = False) -> None:
+    """Raise InputError for an environment variable that an HTTP client cannot use.
+
+    Args:
+        of_hub: whether to check the variables of the Hub's client, too.
+    """
+    if of_hub and os.environ.get(_REMOVED_VARIABLE_ERROR):
+        raise InputError(os.environ[_REMOVED_VARIABLE_ERROR])
+    names = [name for name in os.environ if name.upper() in _PROXY_VARIABLES]
+    names.append("SSL_CERT_FILE")
+    if of_hub:
+        names = [*_HUB_VARIABLES, *names]
+    for name in names:
+        _require_usable_value(name)
+
+
+def _require_usable_value(name: str) -> None:
+    """Raise InputError for a bad value of an environment variable.
+
+    An unset or empty variable passes. Variables other than SSL_CERT_FILE, HF_TOKEN and
+    ``*_TIMEOUT`` are checked as URLs. The error never shows a token or a URL, because both may
+    hold a secret.
+    """
+    value = os.environ.get(name)
+    if not value:
+        return
+    if name == "SSL_CERT_FILE":
+        _require_certificates(name, value)
+    elif name == "HF_TOKEN":
+        token = value.strip()
+        if not (token.isascii() and token.isprintable()):
+            problem = "holds a line break, a control character or a letter beyond ASCII"
+            raise InputError(name, problem, allowed="a token of the Hub (hf_...)")
+    elif not name.endswith("_TIMEOUT"):
+        _require_url(name, value)
+    elif not value.strip().isdecimal():
+        raise InputError(name, f"is not a whole number ({value!a})", allowed="seconds")
+
+
+def _require_certificates(name: str, value: str) -> None:
+    """Raise InputError for a file of certificates that Python cannot load."""
+    import ssl  # most commands need none
+
+    try:
+        ssl.create_default_context(cafile=value)
+    except OSError as error:  # an SSLError, too, whose strerror names the reason
+        raise InputError(
+            name, f"cannot be read ({value!a}: {error.strerror})", allowed="a file of certificates"
+        ) from error
+
+
+def _require_url(name: str, value: str) -> None:
+    """Raise InputError for the URL of a Hub or a proxy that cannot be used.
+
+    HF_ENDPOINT needs a scheme and takes no user; a proxy may have a user and lack a scheme.
+    """
+    schemes = ["http", "https"]
+    if name != "HF_ENDPOINT":
+        schemes += ["socks5", "socks5h"]
+        value = value if "://" in value else f"http://{value}"
+    not_a_url = InputError(
+        name, "is not a URL", allowed=f"{'://, '.join(schemes)}://, a host and a port up to 65535"
+    )
+    try:
+        parts = urlsplit(value)
+        port = parts.port
+    except ValueError:
+        raise not_a_url from None
+    # urlsplit accepts spaces and unprintable characters.
+    if parts.scheme not in schemes or not parts.hostname or port == 0:
+        raise not_a_url
+    if " " in value or not value.isprintable():
+        raise not_a_url
+
+    if name == "HF_ENDPOINT" and "@" in parts.netloc:
+        raise InputError(
+            name,
+            "holds a user or a password",
+            hint="take them out; a Hub reads the token in HF_TOKEN",
+        )
+    if parts.scheme.startswith("socks") and not find_spec("socksio"):
+        raise InputError(
+            name,
+            "names a SOCKS proxy, which needs socksio",
+            hint="pip install socksio, or unset it",
+        )

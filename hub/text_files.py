@@ -8,7 +8,6 @@ logged. A choice that is not certain, or a row with two readings, is refused wit
 
 import codecs
 import csv
-import errno
 import gzip
 import io
 import json
@@ -28,7 +27,6 @@ from math import isfinite
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sts_dino.hub.contract.shards import convert_reader_errors
@@ -39,16 +37,14 @@ logger = logging.getLogger(__name__)
 
 MARK = "\ufeff"  # the byte-order mark, which editors put at the start of a file
 LONGEST_LINE = 10_000_000  # characters: a longer line is not a row; a small .gz may hold gigabytes
-LARGEST = 1 << 30  # bytes of a file that is read into memory: a JSON array, the parts of an .xlsx
-BATCH_ROWS = 1000  # of parquet, read at once
-BATCH_BYTES = 64 << 20  # of parquet's texts, unpacked at once
+LARGEST = 1 << 30  # bytes of the parts of an .xlsx, which are read into memory
+BATCH_ROWS = 100  # of parquet, read at once: a row may be a long document
 GZ = ".gz"
 DELIMITERS = ",;\t|"
 RARE_DELIMITERS = ":~^¦\x01\x1f"  # of a header without any other, if all sampled rows have as many
 SAMPLE_LINES = 100  # in which the delimiter is looked for
 SAMPLE_CHARACTERS = 100_000  # half a second for clevercsv
 SAMPLE_BYTES = 8192  # in which the encoding is looked for
-CHUNK_BYTES = 1 << 20  # of a file, whose encoding is checked
 KEY_ROWS = 1_000  # JSON objects whose keys are the columns
 MOST_KEY_ROWS = 100_000  # JSON objects in which a named column is looked for
 SHOWN_TEXT = 40  # characters of a sample in an error
@@ -61,6 +57,7 @@ ENCODINGS = (
     *("CP874", "ISO-2022-JP"),
 )
 WIDEST_CHARACTER_BYTES = 4
+MOST_LINE_BYTES = WIDEST_CHARACTER_BYTES * LONGEST_LINE + 1
 WIDE_ENCODINGS = ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be")
 SIGNATURES = {  # the first bytes of files that are not texts
     b"PK\x03\x04": "a zip archive or Excel workbook: rename it .xlsx",
@@ -410,54 +407,28 @@ def _scan_encoding(path: Path, _size: int, _changed_ns: int) -> EncodingScan:
             if _is_readable(start, encoding):
                 return EncodingScan(encoding)
 
-    # The whole file as UTF-8. The bytes of ISO-2022-JP are all ASCII, with this escape.
-    has_japanese_escape = b"\x1b$" in start
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    is_ascii = not has_japanese_escape
-    bytes_without_line_break = 0
-    with _open_bytes(path) as stream:
-        try:
-            while chunk := stream.read(CHUNK_BYTES):
-                decoder.decode(chunk)
-                is_ascii = is_ascii and chunk.isascii()
-                bytes_without_line_break += len(chunk)
-                if b"\n" in chunk:
-                    bytes_without_line_break = 0
-                # The reader will refuse so long a line, in any encoding.
-                if bytes_without_line_break > WIDEST_CHARACTER_BYTES * LONGEST_LINE:
-                    break
-            if not has_japanese_escape:
-                decoder.decode(b"", final=True)
-                return EncodingScan("utf-8-sig", is_ascii)
-        except UnicodeDecodeError:
-            pass
-    return _collect_evidence(path)
+    # The bytes of ISO-2022-JP are all ASCII, with this escape.
+    return _scan_lines(path, has_japanese_escape=b"\x1b$" in start)
 
 
-def _is_readable(start: bytes, encoding: str) -> bool:
-    """Whether the start of a file is lines of printable characters in a wide encoding."""
-    # Bytes that the encoding lacks are left out; only the last character may be cut.
-    text = start.decode(encoding, errors="ignore")
-    is_whole = len(text.encode(encoding)) >= len(start) - WIDEST_CHARACTER_BYTES
-    is_printable = all(character.isprintable() or character in "\r\n\t" for character in text)
-    return is_whole and is_printable and "\n" in text
-
-
-def _collect_evidence(path: Path) -> EncodingScan:
-    """Collect lines that are not ASCII, and find the number of the first that is not UTF-8.
+def _scan_lines(path: Path, *, has_japanese_escape: bool) -> EncodingScan:
+    """Decode the lines of a file that are not ASCII as UTF-8, and collect evidence.
 
     The evidence has at most 2 * ``SAMPLE_BYTES`` bytes, of each line the first ``SAMPLE_BYTES``;
     the first line that is not UTF-8 is among them.
     """
+    is_ascii = not has_japanese_escape
     evidence = b""
     utf8_lines = 0
     other_lines: list[int] = []
-    number = 0
     with _open_bytes(path) as stream:
-        while line := stream.readline(LONGEST_LINE):
-            number += 1
-            if line.isascii() and b"\x1b" not in line:
+        lines = iter(partial(stream.readline, MOST_LINE_BYTES), b"")
+        for number, line in enumerate(lines, start=1):
+            if len(line) == MOST_LINE_BYTES:  # the reader will refuse it, in any encoding
+                break
+            if line.isascii() and not (has_japanese_escape and b"\x1b" in line):
                 continue
+            is_ascii = False
             evidence += line[:SAMPLE_BYTES]
             try:
                 line.decode()
@@ -467,11 +438,22 @@ def _collect_evidence(path: Path) -> EncodingScan:
             if len(evidence) >= SAMPLE_BYTES and other_lines:
                 break
             evidence = evidence[-SAMPLE_BYTES:]
+    if not other_lines and not has_japanese_escape:
+        return EncodingScan("utf-8-sig", is_ascii)
     # Lines of ISO-2022-JP are ASCII with escapes, so to be UTF-8 says nothing about them.
-    if b"\x1b" in evidence or utf8_lines <= len(other_lines):
+    if has_japanese_escape or utf8_lines <= len(other_lines):
         utf8_lines = 0
     first_other = other_lines[0] if other_lines else 1
     return EncodingScan(None, evidence=evidence, line=first_other, utf8_lines=utf8_lines)
+
+
+def _is_readable(start: bytes, encoding: str) -> bool:
+    """Whether the start of a file is lines of printable characters in a wide encoding."""
+    # Bytes that the encoding lacks are left out; only the last character may be cut.
+    text = start.decode(encoding, errors="ignore")
+    is_whole = len(text.encode(encoding)) >= len(start) - WIDEST_CHARACTER_BYTES
+    is_printable = all(character.isprintable() or character in "\r\n\t" for character in text)
+    return is_whole and is_printable and "\n" in text
 
 
 def _guess_encoding(file: UserFile, scan: EncodingScan) -> str:
@@ -548,7 +530,9 @@ def _measure_unlikely_share(text: str) -> float:
         if category in _UNWRITTEN:
             unlikely += 1
         elif character.isalpha():
-            scripts = {_get_script(letter) for letter in (character, *neighbours)}
+            # the first word of a letter's Unicode name, e.g. LATIN
+            names = [unicodedata.name(letter, "?") for letter in (character, *neighbours)]
+            scripts = {name.partition(" ")[0] for name in names}
             is_mixed = len(scripts) > 1 and bool(scripts & _ALPHABETS)
             is_capital_inside = character.isupper() and previous.islower()
             unlikely += is_mixed or is_capital_inside
@@ -556,11 +540,6 @@ def _measure_unlikely_share(text: str) -> float:
         elif category[0] in "SPZ" and character not in _WORD_SIGNS:
             unlikely += len(neighbours) == 2 or category[0] == "S"
     return unlikely / max(1, characters)
-
-
-def _get_script(letter: str) -> str:
-    """Return the first word of a letter's Unicode name, e.g. LATIN."""
-    return unicodedata.name(letter, "?").partition(" ")[0]
 
 
 def _show_sample(guess: Guess, guesses: Sequence[Guess]) -> str:
@@ -873,14 +852,7 @@ def _read_json(stream: IO[bytes], file: UserFile) -> Iterator[Any]:
         yield from _iter_objects(_iter_json_lines(lines, file.location), file)
         return
 
-    # An array is read into memory, up to a bound
-    text = io.StringIO()
-    for line in lines:
-        text.write(line)
-        if text.tell() > LARGEST:
-            hint = "save it as .jsonl, an object a line"
-            raise InputError(file.location, "is too large a JSON array", hint=hint)
-    value = _parse_json(text.getvalue(), str(file.location))
+    value = _parse_json("".join(lines), str(file.location))
     yield from _iter_objects(enumerate(_find_json_rows(value, file.location), start=1), file)
 
 
@@ -928,54 +900,13 @@ def _read_parquet(stream: IO[bytes], file: UserFile) -> Iterator[Any]:
     the file has none of them.
     """
     with pq.ParquetFile(stream) as table:
-        schema = table.schema_arrow
-    names = _require_distinct(schema.names, file.location)
-    yield Header(names)
-    columns = [name for name in names if name in file.columns] or names
-
-    # Texts stay in dictionaries: two kilobytes of parquet can repeat a text to gigabytes.
-    texts = [name for name in columns if _is_text(schema.field(name).type)]
-    with pq.ParquetFile(stream, read_dictionary=texts) as table:
+        names = _require_distinct(table.schema_arrow.names, file.location)
+        yield Header(names)
+        columns = [name for name in names if name in file.columns] or names
         number = 0
         for batch in table.iter_batches(batch_size=BATCH_ROWS, columns=columns):
-            for rows in _unpack_batch(batch, file.location, number):
-                yield from enumerate(rows, start=number + 1)
-                number += len(rows)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
-
-
-def _unpack_batch(batch: pa.RecordBatch, location: object, first: int) -> Iterator[list[Row]]:
-    """Yield the rows of a batch in lists of at most ``BATCH_BYTES`` of a column's text.
-
-    A list has at least one row. Raises InputError for a text of more than ``LONGEST_LINE`` bytes.
-    ``first``: the number of rows before the batch.
-    """
-    import pyarrow.compute as pc
-
-    # the longest text in bytes, at least 1
-    longest = 1
-    for column in batch.columns:
-        if pa.types.is_dictionary(column.type) and _is_text(column.type):
-            longest = max(longest, pc.max(pc.binary_length(column.dictionary)).as_py() or 1)
-    if longest > LONGEST_LINE:
-        place = f"{location}: rows {first + 1:,} to {first + batch.num_rows:,}"
-        problem = f"hold a text of {longest:,} bytes"
-        raise InputError(place, problem, allowed=f"at most {LONGEST_LINE:,}")
-
-    # as many rows at once as fit when all have the longest text
-    step = max(1, BATCH_BYTES // longest)
-    for start in range(0, batch.num_rows, step):
-        part = batch.slice(start, step)
-        columns = []
-        for column in part.columns:
-            is_packed = pa.types.is_dictionary(column.type)
-            columns.append(column.dictionary_decode() if is_packed else column)
-        yield pa.RecordBatch.from_arrays(columns, names=part.schema.names).to_pylist()
+            yield from enumerate(batch.to_pylist(), start=number + 1)
+            number += batch.num_rows
 
 
 NumberedCells = Iterator[tuple[int, tuple[Any, ...]]]
@@ -987,10 +918,11 @@ def _read_xlsx(stream: IO[bytes], file: UserFile) -> Iterator[Any]:
         yield from _iter_sheet(_open_sheet(stream, file.location), file.location)
 
 
-# what zipfile and openpyxl raise over damaged or encrypted workbooks; SyntaxError: of XML
+# what zipfile and openpyxl raise over damaged or encrypted workbooks; SyntaxError: of XML;
+# AttributeError: of a chart sheet without a chart
 _WORKBOOK_ERRORS = (
     *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, SyntaxError),
-    *(KeyError, ValueError, IndexError, TypeError, OverflowError),
+    *(KeyError, ValueError, IndexError, TypeError, OverflowError, AttributeError, OSError),
 )
 
 
@@ -999,14 +931,7 @@ def _convert_workbook_errors(location: object) -> Iterator[None]:
     """Convert the errors of openpyxl over a damaged workbook to InputError."""
     try:
         yield
-    except AttributeError as error:  # openpyxl's, of a chart sheet without a chart
-        problem = "has a sheet that cannot be read, e.g. an empty chart"
-        hint = "remove that sheet, or save the sheet of texts as .csv"
-        raise InputError(location, problem, hint=hint) from error
-    except (*_WORKBOOK_ERRORS, OSError) as error:
-        # EINVAL: a damaged directory of the archive names a place before the file's start
-        if isinstance(error, OSError) and error.errno != errno.EINVAL:
-            raise
+    except _WORKBOOK_ERRORS as error:
         problem = f"is not an Excel workbook, or damaged: {get_first_line(error)}"
         raise InputError(location, problem, hint="save it as .csv") from error
 

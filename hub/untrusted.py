@@ -13,7 +13,7 @@ import json
 import logging
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import unescape
 from pathlib import Path
@@ -445,6 +445,20 @@ def find_front_matter(card: str) -> str:
 
     block = REGEX_YAML_BLOCK.search(card)
     return block.group(2) if block else ""
+
+
+def list_card_licences(metadata: Mapping[str, Any]) -> list[str]:
+    """Return the licences that a card's metadata names, one or a list, in lower case.
+
+    A licence that the Hub does not know stands as ``license: other`` and ``license_name: ID``.
+    """
+    for key in ("license", "license_name"):
+        value = metadata.get(key)
+        names = value if isinstance(value, list) else [value]
+        licences = [name.strip().lower() for name in names if isinstance(name, str)]
+        if licences != ["other"]:
+            break
+    return licences
 
 
 @contextmanager

@@ -178,7 +178,7 @@ def _build_recipe_context(facts: DatasetFacts) -> dict[str, Any]:
         "settings": partial(_list_settings, recipe),
         "countered": countered,
         # whether other machines give bit-identical files, too
-        "exact": model.facts.local and model.dtype == "float32" and on_cpu,
+        "exact": model.is_local and model.dtype == "float32" and on_cpu,
         "citation": format_fenced(citation, "bibtex"),
         "benchmark": BENCHMARK_OF_LICENCE.get(recipe.source.license),
         "limits": generator_limits.get(model.repo_id or PurePath(model.path or "").name),

@@ -135,7 +135,7 @@ def build_dataset_metadata(
     }
     if not words["task_ids"]:
         del data["task_ids"]
-    if not recipe.source.facts.generated:
+    if not recipe.source.is_generated:
         data["language_creators"].append("found")
     if not configs:
         return data

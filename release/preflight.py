@@ -83,7 +83,7 @@ def check_dtype(path: Path, recipe: DatasetRecipe) -> None:
 
     Another machine may resume the release. ``path`` is the recipe's file, for the error.
     """
-    if recipe.model.dtype in ("auto", "int8") and recipe.model.facts.local:
+    if recipe.model.dtype in ("auto", "int8") and recipe.model.is_local:
         hint = "name it: --set model.dtype=bfloat16"
         problem = f"{recipe.model.dtype!r} depends on the CPU, so it names no dataset"
         allowed = "float32, bfloat16, float16"

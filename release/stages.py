@@ -27,8 +27,8 @@ from typing import IO, Any, TypeVar
 import typer
 
 from sts_dino.hub.errors import InputError, RunError
+from sts_dino.hub.messages import ProgressBar
 from sts_dino.hub.process import EXIT_INTERRUPTED, measure_tree_rss_mb
-from sts_dino.hub.progress import ProgressBar
 
 logger = logging.getLogger(__name__)
 

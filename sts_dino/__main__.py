@@ -24,7 +24,7 @@ def main() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
     # Other imports take a while, which Ctrl-C would interrupt with a traceback.
-    from sts_dino.hub.process import end_at_once, set_signal_handlers
+    from sts_dino.hub.process import end_at_once, remove_unusable_values, set_signal_handlers
 
     set_signal_handlers(end_at_once, end_at_once)
 
@@ -32,10 +32,7 @@ def main() -> None:
     old_install = find_old_install()
     if old_install:
         print(f"warning: {old_install}", file=sys.stderr)
-    from sts_dino.hub.environment import remove_unusable_values
-
-    for warning in remove_unusable_values():
-        print(f"warning: {warning}", file=sys.stderr)
+    remove_unusable_values()
 
     from sts_dino.cli import run_command
 

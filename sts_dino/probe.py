@@ -34,7 +34,7 @@ from sts_dino.hub.contract.recipe_file import load_recipe
 from sts_dino.hub.contract.results import SIGNIFICANCE_LEVEL
 from sts_dino.hub.durable import write_text
 from sts_dino.hub.errors import InputError, StsDinoError
-from sts_dino.hub.progress import ProgressBar
+from sts_dino.hub.messages import ProgressBar
 
 logger = logging.getLogger(__name__)
 

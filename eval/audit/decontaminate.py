@@ -71,7 +71,7 @@ from sts_dino.hub.contract.shards import (
 )
 from sts_dino.hub.durable import make_folder, rename_folder, write_text
 from sts_dino.hub.errors import InputError, suggest_choice
-from sts_dino.hub.progress import ProgressBar
+from sts_dino.hub.messages import ProgressBar
 from sts_dino.hub.untrusted import format_code
 
 logger = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ from sts_dino.hub.cli import JsonOption, make_app
 from sts_dino.hub.contract.measured import Interval
 from sts_dino.hub.contract.schema import NLI_LABELS
 from sts_dino.hub.errors import InputError, RunError
-from sts_dino.hub.progress import ProgressBar
+from sts_dino.hub.messages import ProgressBar
 from sts_dino.hub.untrusted import (
     NO_CODE,
     NO_PICKLES,

@@ -25,7 +25,7 @@ from sts_dino.eval.tasks.task import Side
 from sts_dino.hub.contract.run_dir import ARTIFACTS
 from sts_dino.hub.durable import make_folder
 from sts_dino.hub.errors import InputError, RunError
-from sts_dino.hub.progress import ProgressBar
+from sts_dino.hub.messages import ProgressBar
 
 logger = logging.getLogger(__name__)
 

@@ -52,8 +52,8 @@ from sts_dino.hub.contract.published_paths import HIDDEN_ADDRESS
 from sts_dino.hub.contract.recipe import DecodingParameters, LanguageModel, Server
 from sts_dino.hub.contract.schema import ABOUT_THE_TASK, NOT_CLOSED
 from sts_dino.hub.durable import make_folder
-from sts_dino.hub.environment import require_usable
 from sts_dino.hub.errors import InputError, RunError, StsDinoError
+from sts_dino.hub.process import require_usable
 from sts_dino.hub.untrusted import join_lines
 
 logger = logging.getLogger(__name__)

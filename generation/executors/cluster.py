@@ -103,7 +103,7 @@ def check_options(options: ClusterOptions, recipe: DatasetRecipe) -> None:
             f"is {options.gpus:g}",
             allowed="a whole number, or a part of one GPU",
         )
-    if not recipe.model.facts.local:
+    if not recipe.model.is_local:
         raise InputError(
             "--ray, --workers",
             f"are not for backend {recipe.model.backend}",

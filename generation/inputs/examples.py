@@ -18,7 +18,7 @@ from sts_dino.hub.contract.recipe import QUOTE, DatasetRecipe, Examples, FewShot
 from sts_dino.hub.contract.run_dir import require_complete
 from sts_dino.hub.contract.schema import get_base_config
 from sts_dino.hub.errors import InputError
-from sts_dino.hub.progress import ProgressBar
+from sts_dino.hub.messages import ProgressBar
 
 # premises in memory for each one needed: enough of them have an example of every label
 PREMISES_PER_EXAMPLE = 64

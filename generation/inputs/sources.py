@@ -331,7 +331,7 @@ def _read_numbered_texts(source: Source) -> Iterator[tuple[str, str]]:
 
 def list_source_files(source: Source) -> list[Path]:
     """Return the local file of a source of kind ``file``; an empty list for other kinds."""
-    return [Path(source.path or "")] if "path" in source.facts.needs else []
+    return [Path(source.path or "")] if source.kind == "file" else []
 
 
 def require_file(source: Source) -> None:

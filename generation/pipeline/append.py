@@ -174,7 +174,7 @@ def _require_more_sentences(base: BaseRun, recipe: DatasetRecipe, inputs: dict[s
             f"{recipe.version} is not later than {manifest.version}, to which rows are appended",
             hint="raise `version` in the recipe",
         )
-    if recipe.source.facts.generated and (recipe.source.limit or 0) <= total:
+    if recipe.source.is_generated and (recipe.source.limit or 0) <= total:
         raise InputError(
             f"{base.directory}: source.limit",
             f"{recipe.source.limit} is not above the {total:,} source sentences that are there",

@@ -253,7 +253,7 @@ def list_model_files(model: LanguageModel) -> list[Path]:
                 f"model.gguf_file {file}", "no such file", allowed=", ".join(gguf_names) or None
             )
         return [file]
-    if model.facts.local:
+    if model.is_local:
         if gguf_names and not (folder / "config.json").is_file():
             raise InputError(
                 location, "holds GGUF files alone", hint=f"set model.gguf_file={gguf_names[0]}"

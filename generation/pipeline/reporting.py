@@ -25,8 +25,8 @@ from sts_dino.hub.contract.published_paths import hide_folders
 from sts_dino.hub.contract.recipe import DatasetRecipe, Server
 from sts_dino.hub.durable import write_text
 from sts_dino.hub.errors import InputError
+from sts_dino.hub.messages import ProgressBar
 from sts_dino.hub.process import measure_peak_rss_mb
-from sts_dino.hub.progress import ProgressBar
 from sts_dino.hub.untrusted import join_lines, read_upstream
 
 logger = logging.getLogger(__name__)

@@ -40,7 +40,7 @@ from sts_dino.hub.durable import (
     write_text,
 )
 from sts_dino.hub.errors import InputError
-from sts_dino.hub.progress import ProgressBar
+from sts_dino.hub.messages import ProgressBar
 
 logger = logging.getLogger(__name__)
 
@@ -201,7 +201,7 @@ def prepare_sentences(
     Raises InputError when there is no usable source sentence, or when the source sentences are not
     those with which the run began.
     """
-    is_generated = run.recipe.source.facts.generated
+    is_generated = run.recipe.source.is_generated
     if is_generated:
         sentences = _prepare_generated(run, scratch, executor)
     else:

@@ -212,7 +212,7 @@ def choose_text_length(recipe: DatasetRecipe, count_tokens: CountTokens) -> Text
     tokens of a source sentence; else it is in words. ``count_tokens``: the model's token counter.
     """
     model = recipe.model
-    if not model.facts.local and recipe.premise_tokens is None:
+    if not model.is_local and recipe.premise_tokens is None:
         return LENGTH_IN_WORDS
     return TextLength("tokens", model.repo_id or hide_folders(model.path or ""), count_tokens)
 
@@ -230,7 +230,7 @@ def is_batch_independent(recipe: DatasetRecipe) -> bool:
     import torch
 
     model = recipe.model
-    is_float32_on_cpu = model.facts.local and model.device == "cpu" and model.dtype == "float32"
+    is_float32_on_cpu = model.is_local and model.device == "cpu" and model.dtype == "float32"
     return is_float32_on_cpu and torch.get_num_threads() == 1
 
 

@@ -13,8 +13,7 @@ import re
 import sys
 import time
 import traceback
-import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
@@ -35,8 +34,8 @@ from huggingface_hub.errors import (
 )
 from pydantic import BaseModel, Field, ValidationError
 
-from sts_dino.hub.environment import require_usable
 from sts_dino.hub.errors import InputError, RunError, StsDinoError
+from sts_dino.hub.process import require_usable
 from sts_dino.hub.untrusted import get_first_line, join_lines, strip_controls
 
 if TYPE_CHECKING:
@@ -45,8 +44,7 @@ if TYPE_CHECKING:
 CLIENT_TIMEOUT = httpx2.Timeout(60, read=300)  # seconds; the library's default waits for ever
 LEAST_BYTES_PER_SECOND = 100  # of an answer that takes longer than ``CLIENT_TIMEOUT.read``
 LONGEST_REQUESTED_WAIT_SECONDS = 86_400  # a longer ``Retry-After`` is ignored
-MOST_ANSWER_BYTES = 128 << 20  # of a decompressed answer; an uncompressed download has no limit
-_UNPACKED_PIECE_BYTES = 1 << 20  # decompressed at once
+MOST_ANSWER_BYTES = 128 << 20  # of an answer; a download has no limit
 _CLIENT_PACKAGES = ("huggingface_hub", "httpx2", "httpcore2", "h11", "hf_xet")
 # This module checks a model's config, which may be a local file: no answer is involved.
 _CONFIG_CHECKS_MODULE = "huggingface_hub.dataclasses"
@@ -84,15 +82,33 @@ _ADVICE = {
 _STORAGE_HINT = (
     "the storage of this account is used up: make room there, or publish to another account"
 )
-# Errors of a connection, and the problem that each one shows
-_CONNECTION_PROBLEMS: tuple[tuple[Any, str], ...] = (
-    (httpx2.ProxyError, "the proxy refused the connection"),
-    (httpx2.ReadTimeout, "the Hub did not answer in time"),
-    (httpx2.WriteTimeout, "the Hub stopped receiving"),
+_AGAIN = "run the same command again later: nothing is lost"
+# Errors of a connection, the problem that each one shows, and the hint of its message
+_CONNECTION_PROBLEMS: tuple[tuple[Any, str, str], ...] = (
+    (
+        httpx2.ProxyError,
+        "the proxy refused the connection",
+        "are HTTP_PROXY, HTTPS_PROXY and ALL_PROXY right? Nothing is lost",
+    ),
+    (httpx2.ReadTimeout, "the Hub did not answer in time", _AGAIN),
+    (httpx2.WriteTimeout, "the Hub stopped receiving", _AGAIN),
     (
         (httpx2.ReadError, httpx2.WriteError, httpx2.RemoteProtocolError, ConnectionResetError),
         "the connection to the Hub broke off",
+        _AGAIN,
     ),
+    (
+        (httpx2.ConnectError, httpx2.ConnectTimeout, ConnectionRefusedError),
+        "the Hub cannot be reached",
+        "is it running, and is HF_ENDPOINT right? "
+        "Run the same command again later: nothing is lost",
+    ),
+    ((httpx2.HTTPError, ConnectionError), "the Hub cannot be reached", _AGAIN),
+)
+_CERTIFICATE_PROBLEM = (
+    "the certificate of the Hub, or of a proxy, cannot be verified",
+    "set SSL_CERT_FILE to a file with the certificate of its authority, "
+    "and check this machine's clock. Nothing is lost",
 )
 Listener = Callable[[httpx2.Response], None]
 _is_installed = False
@@ -118,7 +134,8 @@ def install_client(*listeners: Listener) -> None:
         require_usable(of_hub=True)
         client = default_client_factory()
         client.timeout = CLIENT_TIMEOUT
-        client.headers["accept-encoding"] = "gzip"  # the one that ``_Body`` unpacks
+        # A small compressed answer could unpack to gigabytes.
+        client.headers["accept-encoding"] = "identity"
         hooks = client.event_hooks
         response_hooks = [*hooks["response"], *listeners, _check_response]
         client.event_hooks = {**hooks, "response": response_hooks}
@@ -135,12 +152,11 @@ def install_client(*listeners: Listener) -> None:
 def _check_response(response: httpx2.Response) -> None:
     """Check the head of an answer, and limit the time and the length of its body.
 
-    ``Retry-After`` is replaced by its value in seconds, or removed; ``Content-Encoding`` is
-    removed, because ``_Body`` decompresses.
+    ``Retry-After`` is replaced by its value in seconds, or removed.
 
     Raises:
         WrongAnswer: a request other than a download is redirected to another host, an upload is
-            redirected at all, or the body has another encoding than gzip.
+            redirected at all, or the body is compressed, which no request allows.
     """
     # Replace the header by its checked value in seconds.
     seconds = parse_retry_after(response.headers)
@@ -158,64 +174,42 @@ def _check_response(response: httpx2.Response) -> None:
         if target.host != request.url.host or request.method == "PUT":
             raise WrongAnswer(f"the request is sent on to {target.host}", request=request)
 
-    # Decompress here: the library's decoders unpack a small chunk to any number of bytes at once.
-    encoding = response.headers.pop("content-encoding", "identity").strip().lower()
-    if encoding not in ("identity", "gzip", "x-gzip"):
+    encoding = response.headers.get("content-encoding", "identity")
+    if encoding.strip().lower() != "identity":
         raise WrongAnswer(f"an answer with the encoding {encoding[:20]}", request=request)
     if isinstance(response.stream, httpx2.SyncByteStream):
-        is_packed = encoding != "identity"
-        # The header counts compressed bytes. In an answer to HEAD the library looks for it.
-        if is_packed and request.method != "HEAD":
-            response.headers.pop("content-length", None)
-        is_bounded = is_packed or not is_download
-        response.stream = _Body(response.stream, is_packed=is_packed, is_bounded=is_bounded)
+        response.stream = _Body(response.stream, is_bounded=not is_download)
 
 
 class _Body(httpx2.SyncByteStream):
-    """The body of an answer, decompressed, with limits.
+    """The body of an answer, with limits.
 
     A limit on the time of a single read does not stop a body of one byte a minute, so the whole
     body has a least speed.
 
     Args:
         stream: the body as it arrives.
-        is_packed: whether the body is compressed with gzip.
-        is_bounded: whether the decompressed body can have at most ``MOST_ANSWER_BYTES``.
+        is_bounded: whether the body can have at most ``MOST_ANSWER_BYTES``.
     """
 
-    def __init__(
-        self, stream: httpx2.SyncByteStream, is_packed: bool = False, is_bounded: bool = False
-    ):
+    def __init__(self, stream: httpx2.SyncByteStream, is_bounded: bool):
         self._stream = stream
-        self._is_packed = is_packed
         self._is_bounded = is_bounded
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield the decompressed bytes.
-
-        Raises ReadTimeout for a body below ``LEAST_BYTES_PER_SECOND``, WrongAnswer for a body of
-        more than ``MOST_ANSWER_BYTES``, DecodingError for damaged gzip, and RemoteProtocolError for
-        a body that ends too early.
-        """
-        produced = 0
-        pieces = self._iter_received()
-        for piece in unpack_gzip(pieces) if self._is_packed else pieces:
-            produced += len(piece)
-            if self._is_bounded and produced > MOST_ANSWER_BYTES:
-                raise WrongAnswer(f"an answer of more than {MOST_ANSWER_BYTES >> 20} MiB")
-            yield piece
-
-    def _iter_received(self) -> Iterator[bytes]:
         """Yield the bytes as they arrive.
 
         Raises ReadTimeout for a body that brings fewer than ``LEAST_BYTES_PER_SECOND`` in the time
-        after the first ``CLIENT_TIMEOUT.read`` seconds.
+        after the first ``CLIENT_TIMEOUT.read`` seconds, WrongAnswer for a body of more than
+        ``MOST_ANSWER_BYTES``.
         """
         started = time.monotonic()
         received = 0
         for chunk in self._stream:
-            yield chunk
             received += len(chunk)
+            if self._is_bounded and received > MOST_ANSWER_BYTES:
+                raise WrongAnswer(f"an answer of more than {MOST_ANSWER_BYTES >> 20} MiB")
+            yield chunk
             seconds = time.monotonic() - started
             seconds_late = seconds - (CLIENT_TIMEOUT.read or 0)
             if seconds_late > 0 and received < LEAST_BYTES_PER_SECOND * seconds_late:
@@ -224,31 +218,6 @@ class _Body(httpx2.SyncByteStream):
     def close(self) -> None:
         """Close the connection."""
         self._stream.close()
-
-
-def unpack_gzip(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the decompressed bytes of a gzip stream, at most ``_UNPACKED_PIECE_BYTES`` at once.
-
-    An empty stream yields nothing; bytes after the end of the gzip data are ignored. Raises
-    DecodingError for damaged data, RemoteProtocolError when the stream ends too early.
-    """
-    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)  # 16: with gzip's header and checksum
-    is_empty = True
-    for chunk in chunks:
-        while chunk and not unpacker.eof:
-            is_empty = False
-            try:
-                piece = unpacker.decompress(chunk, _UNPACKED_PIECE_BYTES)
-            except zlib.error as error:
-                raise httpx2.DecodingError(str(error)) from error
-            chunk = unpacker.unconsumed_tail
-            if piece:
-                yield piece
-    if is_empty:  # the answer to HEAD has an encoding, and no body
-        return
-    yield unpacker.flush()  # some hundred bytes at most, because all input is consumed
-    if not unpacker.eof:
-        raise httpx2.RemoteProtocolError("a compressed answer ended too early")
 
 
 def parse_retry_after(headers: httpx2.Headers) -> int | None:
@@ -329,17 +298,18 @@ def describe_failure(error: BaseException) -> str:
         return f"the answer is not a Hub's ({join_lines(str(error))})"
     if is_wrong_answer(error):
         return f"the answer is not a Hub's ({type(error).__name__})"
-    kind = type(error).__name__
-    for error_types, problem in _CONNECTION_PROBLEMS:
+    problem, _ = _find_connection_problem(error) or ("the Hub cannot be reached", "")
+    return f"{problem} ({type(error).__name__})"
+
+
+def _find_connection_problem(error: BaseException) -> tuple[str, str] | None:
+    """Return the problem that a lost connection shows, and the hint; None for other exceptions."""
+    if isinstance(error, httpx2.ConnectError) and "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return _CERTIFICATE_PROBLEM
+    for error_types, problem, hint in _CONNECTION_PROBLEMS:
         if isinstance(error, error_types):
-            return f"{problem} ({kind})"
-    if _is_certificate_error(error):
-        return f"the certificate of the Hub, or of a proxy, cannot be verified ({kind})"
-    return f"the Hub cannot be reached ({kind})"
-
-
-def _is_certificate_error(error: BaseException) -> bool:
-    return isinstance(error, httpx2.ConnectError) and "CERTIFICATE_VERIFY_FAILED" in str(error)
+            return problem, hint
+    return None
 
 
 def _advise(error: Exception) -> str | None:
@@ -348,21 +318,8 @@ def _advise(error: Exception) -> str | None:
         return _advise_on_status(error)
     if is_wrong_answer(error):
         return _NO_HUB_HINT
-    if isinstance(error, httpx2.ProxyError):
-        return "are HTTP_PROXY, HTTPS_PROXY and ALL_PROXY right? Nothing is lost"
-    if _is_certificate_error(error):
-        return (
-            "set SSL_CERT_FILE to a file with the certificate of its authority, "
-            "and check this machine's clock. Nothing is lost"
-        )
-    if isinstance(error, (httpx2.ConnectError, httpx2.ConnectTimeout, ConnectionRefusedError)):
-        return (
-            "is it running, and is HF_ENDPOINT right? "
-            "Run the same command again later: nothing is lost"
-        )
-    if isinstance(error, httpx2.HTTPError | ConnectionError):
-        return "run the same command again later: nothing is lost"
-    return None
+    connection_problem = _find_connection_problem(error)
+    return connection_problem[1] if connection_problem else None
 
 
 def _advise_on_status(error: HfHubHTTPError) -> str:
@@ -374,8 +331,7 @@ def _advise_on_status(error: HfHubHTTPError) -> str:
     # A Hub's 404 over a repository, a revision or a file has a code.
     if response.status_code == 404 and "x-error-code" not in response.headers:
         return _NO_HUB_HINT
-    again = "run the same command again later: nothing is lost"
-    return _ADVICE.get(response.status_code, again)
+    return _ADVICE.get(response.status_code, _AGAIN)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx2
 from huggingface_hub import constants
@@ -37,10 +37,7 @@ from sts_dino.hub.contract.run_dir import (
 from sts_dino.hub.contract.shards import RERUN_HINT, list_reader_errors, make_reading_error
 from sts_dino.hub.durable import rename_folder, write_text
 from sts_dino.hub.errors import InputError, RunError, suggest_choice
-from sts_dino.hub.untrusted import check_dataset_card
-
-if TYPE_CHECKING:
-    from huggingface_hub import DatasetCardData
+from sts_dino.hub.untrusted import check_dataset_card, list_card_licences
 
 logger = logging.getLogger(__name__)
 
@@ -468,22 +465,9 @@ def open_hub_dataset(repo_id: str, revision: str | None, name: str) -> HubDatase
         path = try_to_load_from_cache(repo_id, "README.md", repo_type="dataset", revision=commit)
         licence = None
         if isinstance(path, str):
-            licence = _read_licence(DatasetCard.load(path, ignore_metadata_errors=True).data)
+            card = DatasetCard.load(path, ignore_metadata_errors=True).data
+            licence = ", ".join(list_card_licences(card.to_dict())) or None
     return HubDataset(name, repo_id, commit, licence)
-
-
-def _read_licence(card: "DatasetCardData") -> str | None:
-    """Return the licence that a card names, several joined by commas; None without a text.
-
-    For the licence ``other`` the card's ``license_name`` is the licence.
-    """
-    licence = card.get("license")
-    if licence == "other":
-        licence = card.get("license_name")
-    names = licence if isinstance(licence, list) else [licence]
-    if not names or not all(isinstance(name, str) for name in names):
-        return None
-    return ", ".join(names)
 
 
 def require_known(name: str, choices: Iterable[str], owner: str, kind: str) -> str:

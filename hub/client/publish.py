@@ -27,7 +27,6 @@ from sts_dino.hub.client.plan import (
     Changes,
     Content,
     Plan,
-    PlannedCommit,
     Remote,
     Snapshot,
     find_changes,
@@ -256,7 +255,7 @@ class Release:
         # Commit to main, each commit on the one before it.
         remote = plan.remote or self.repository.create(self.options.public)
         sha = remote.sha
-        for commit in self._plan_commits(remote):
+        for commit in plan_commits(self.snapshot, remote, self.manifest, repo_id):
             message = f"{self.manifest.name} {self.tag}{commit.progress}"
             parent = Remote(sha, {})  # its files do not matter
             sha = self.repository.commit(parent, MAIN, commit.changes, commit.snapshot, message)
@@ -270,9 +269,6 @@ class Release:
             self._update_script(sha)
         self._drop_next(sha)
         return self._first_plan
-
-    def _plan_commits(self, remote: Remote) -> list[PlannedCommit]:
-        return plan_commits(self.snapshot, remote, self.manifest, self.repository.repo_id)
 
     def make_plan(self) -> Plan:
         """Compare the run with the Hub and return the plan of its publication.
@@ -294,8 +290,10 @@ class Release:
                 require_replaceable(self.repository, MAIN, manifest, self.manifest.version)
             edits = find_edits(self.repository, remote, manifest, self.snapshot)
         new_paths = (*changes.added, *changes.replaced)
+        repo_id = self.repository.repo_id
+        commits = plan_commits(self.snapshot, remote or Remote("", {}), self.manifest, repo_id)
         return Plan(
-            repo_id=self.repository.repo_id,
+            repo_id=repo_id,
             repo_type=self.manifest.kind,
             remote=remote,
             changes=changes,
@@ -303,7 +301,7 @@ class Release:
             script=self._needs_script(remote, changes),
             edits=edits,
             upload=sum(self.snapshot[path].size for path in new_paths),
-            commits=len(self._plan_commits(remote or Remote("", {}))),
+            commits=len(commits),
         )
 
     def _is_ours(self, manifest: Manifest | None) -> bool:

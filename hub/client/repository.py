@@ -25,7 +25,6 @@ from sts_dino.hub.client.plan import Changes, Remote, Snapshot
 from sts_dino.hub.errors import DISK_PROBLEMS, RunError
 
 if TYPE_CHECKING:
-    import httpx2
     from huggingface_hub import HfApi
     from huggingface_hub.hf_api import GitCommitInfo
 
@@ -114,7 +113,9 @@ class Repository:
         try:
             self.api.create_repo(self.repo_id, repo_type=self.kind, private=not public)
         except HfHubHTTPError as error:
-            is_taken = _is_taken(error.response)
+            # Of all answers with the status 409, only that of a taken name has a ``url``.
+            response = error.response
+            is_taken = response.status_code == 409 and b'"url"' in response.content
             if is_taken and not self.api.repo_exists(self.repo_id, repo_type=self.kind):
                 raise RunError(
                     self.repo_id,
@@ -229,17 +230,3 @@ def unwrap_errors(target: object = constants.HF_HOME) -> Iterator[None]:
             raise
         hint = "HF_HOME and --artifacts choose folders; what the Hub has is not sent again"
         raise RunError(error.filename or target, DISK_PROBLEMS[code], hint=hint) from None
-
-
-def _is_taken(response: "httpx2.Response") -> bool:
-    """Return whether a refusal to create a repository says that the repository exists.
-
-    Of all answers with the status 409, only this one has a ``url`` in its JSON.
-    """
-    if response.status_code != 409:
-        return False
-    try:
-        body = response.json()
-    except ValueError:
-        return False
-    return isinstance(body, dict) and "url" in body

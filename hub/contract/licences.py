@@ -33,7 +33,13 @@ from sts_dino.hub.contract.recipe_file import read_yaml
 from sts_dino.hub.contract.results import Frozen
 from sts_dino.hub.contract.run_dir import RECIPE
 from sts_dino.hub.errors import InputError, suggest_choice
-from sts_dino.hub.untrusted import CARD_LIMITS, find_front_matter, join_lines, load_yaml
+from sts_dino.hub.untrusted import (
+    CARD_LIMITS,
+    find_front_matter,
+    join_lines,
+    list_card_licences,
+    load_yaml,
+)
 
 LICENCES_FILE = Path(__file__).with_name("data") / "licences.yaml"
 COMMON_LICENCES = ("cc-by-4.0", "mit", "apache-2.0")
@@ -237,7 +243,7 @@ def describe_output_terms(model: str, licence: Licence) -> str | None:
 
 
 def read_card_licences(card: Path | None) -> list[Licence]:
-    """Return the known licences that a card's front matter names, one or a list, in any case.
+    """Return the known licences that a card's front matter names (``list_card_licences``).
 
     A run directory without a card has its recipe, which names the licence. A card or a recipe that
     is missing, cannot be read or breaks ``CARD_LIMITS`` names none.
@@ -251,15 +257,7 @@ def read_card_licences(card: Path | None) -> list[Licence]:
     if not isinstance(metadata, dict):
         return []
 
-    # A licence that the Hub does not know stands as ``license: other`` and ``license_name: ID``.
-    licence_ids: list[str] = []
-    for key in ("license", "license_name"):
-        names = metadata.get(key)
-        names = names if isinstance(names, list) else [names]
-        licence_ids = [str(name).strip().lower() for name in names]
-        if licence_ids != ["other"]:
-            break
-    known = [load_licences().get(licence_id) for licence_id in licence_ids]
+    known = [load_licences().get(licence_id) for licence_id in list_card_licences(metadata)]
     return [licence for licence in known if licence is not None]
 
 

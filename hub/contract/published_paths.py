@@ -76,15 +76,6 @@ def find_public_host(url: str) -> str:
     return match[1]
 
 
-def hide_endpoint(url: str) -> str:
-    """Return the published form of an endpoint's URL: scheme and host of a public host.
-
-    Any other host is replaced by ``HIDDEN_ADDRESS``.
-    """
-    host = find_public_host(url)
-    return f"{url.partition(':')[0]}://{host}" if host else HIDDEN_ADDRESS
-
-
 def name_inputs(names: Iterable[str]) -> list[str]:
     """Return names of inputs or of models, repeated ones with a number: NAME, NAME#2, NAME#3.
 
@@ -101,7 +92,8 @@ def name_inputs(names: Iterable[str]) -> list[str]:
 def hide_value(key: str, value: Any) -> Any:
     """Return the value of a recipe's key as it is published.
 
-    Of a library's arguments, those that begin like a full path are hidden as paths.
+    Of a library's arguments, those that begin like a full path are hidden as paths. Of an
+    endpoint's URL, scheme and host are published where the host is public.
     """
     if key in LIBRARY_ARGUMENT_KEYS and isinstance(value, dict):
         arguments = dict(value)
@@ -112,7 +104,8 @@ def hide_value(key: str, value: Any) -> Any:
     if key == ADDRESS_KEY and isinstance(value, str):
         return HIDDEN_ADDRESS
     if key == ENDPOINT_KEY and isinstance(value, str):
-        return hide_endpoint(value)
+        host = find_public_host(value)
+        return f"{value.partition(':')[0]}://{host}" if host else HIDDEN_ADDRESS
     if key == PATH_KEY and isinstance(value, str):
         return hide_folders(value)
     return value
@@ -122,28 +115,24 @@ def hide_setting(setting: str) -> str:
     """Return ``KEY=VALUE`` of ``--set`` as a manifest publishes it with the run's command."""
     if setting.startswith("@"):  # a file of overrides
         return f"@{hide_folders(setting[1:])}"
-    key, _, text = setting.partition("=")
-    *sections, last_key = key.split(".")
-    is_argument = bool(sections) and sections[-1] in LIBRARY_ARGUMENT_KEYS
+    path, _, text = setting.partition("=")
+    keys = path.split(".")
     try:
-        tree = yaml.load(text, yaml.BaseLoader)  # it reads every value as text
+        value = yaml.load(text, yaml.BaseLoader)  # it reads every value as text
     except yaml.YAMLError:
-        tree = text
-    # YAML reads a path with a colon as a mapping.
-    is_path = is_argument or last_key in (PATH_KEY, ADDRESS_KEY, ENDPOINT_KEY)
-    if is_path and not isinstance(tree, str):
-        tree = text
-
-    # A library's argument is hidden as part of its section.
-    if is_argument:
-        hidden = hide_value(sections[-1], {last_key: tree})[last_key]
-    else:
-        hidden = _hide_tree(tree, last_key)
-    if hidden == tree:
+        value = text
+    # Hide the value in the sections that its keys name.
+    tree = value
+    for key in reversed(keys):
+        tree = {key: tree}
+    hidden = _hide_tree(tree)
+    for key in keys:
+        hidden = hidden[key]
+    if hidden == value:
         return setting
     if not isinstance(hidden, str):
         hidden = yaml.safe_dump(hidden, default_flow_style=True, width=10**6).strip()
-    return f"{key}={hidden}"
+    return f"{path}={hidden}"
 
 
 def _hide_tree(tree: Any, key: str = "") -> Any:
@@ -234,14 +223,12 @@ def read_path_settings(directory: Path) -> list[str]:
     """Return ``KEY=PATH`` settings that put the full paths of inputs back into a run's recipe.
 
     ``store_input_paths`` wrote the paths beside ``directory``. The list is empty when that file is
-    missing or has no JSON object. Raises InputError for a pipe, a socket or a device.
+    missing or damaged. Raises InputError for a pipe, a socket or a device.
     """
     try:
         text = require_regular_file(_get_note_path(directory)).read_text(encoding="utf-8")
         paths = json.loads(text)
     except (FileNotFoundError, ValueError):
-        return []
-    if not isinstance(paths, dict):
         return []
     return [f"{key}={json.dumps(path)}" for key, path in paths.items()]
 

@@ -65,6 +65,17 @@ PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Columns = Annotated[tuple[str, ...], Field(min_length=1)]
 
 
+def refuse_value(message: str, when: Callable[[Any], object]) -> AfterValidator:
+    """Make the validator that refuses a key's value with ``message`` if ``when(value)`` is true."""
+
+    def check_value(value: Any) -> Any:
+        if when(value):
+            raise ValueError(message)
+        return value
+
+    return AfterValidator(check_value)
+
+
 def _check_encoding(encoding: str) -> str:
     """Return ``encoding``. Raises ValueError unless Python encodes texts by that name."""
     try:
@@ -75,20 +86,21 @@ def _check_encoding(encoding: str) -> str:
 
 
 Encoding = Annotated[str, AfterValidator(_check_encoding)]
+HAS_SENTENCE_ONCE = refuse_value(
+    f"the instruction must contain the placeholder {X1} exactly once",
+    when=lambda text: text.count(X1) != 1,
+)
 
 
-@dataclass(frozen=True)
 class NotFingerprinted:
     """A mark, as in ``Annotated[str, CARD_ONLY]``, of a key that decides no row and no weight."""
 
-    use: str
 
-
-CARD_ONLY = NotFingerprinted("shown on the card")
-SCORING_ONLY = NotFingerprinted("settings of the evaluation after training")
-PLACE_ONLY = NotFingerprinted("the address of a server, which is not published")
-SPEED_ONLY = NotFingerprinted("speed or price of the same texts")
-USER_ONLY = NotFingerprinted("a user's own limit, which is not published")
+CARD_ONLY = NotFingerprinted()  # shown on the card
+SCORING_ONLY = NotFingerprinted()  # settings of the evaluation after training
+PLACE_ONLY = NotFingerprinted()  # the address of a server, which is not published
+SPEED_ONLY = NotFingerprinted()  # speed or price of the same texts
+USER_ONLY = NotFingerprinted()  # a user's own limit, which is not published
 
 # A mark, as in ``Annotated[bool, OPTION]``, of a key that is left out of the fingerprint and of the
 # resolved recipe while the key has its default. Older recipes, runs and cards so stay valid.
@@ -198,10 +210,10 @@ class Strict(BaseModel):
         return paths
 
 
-def _find_unused_encoding(origin: Any) -> Iterator[str]:
-    """Yield a message for ``encoding`` in a section that names no file."""
-    if origin.encoding is not None and origin.path is None:
-        yield "encoding is of a file, and no path is given: remove encoding"
+UNUSED_ENCODING = refuse(
+    "encoding is of a file, and no path is given: remove encoding",
+    when=lambda origin: origin.encoding is not None and origin.path is None,
+)
 
 
 def _find_unused_parts(origin: Any) -> Iterator[str]:
@@ -225,52 +237,9 @@ SourceName = Literal["file", "hub", "model"]
 BackendName = Literal["engine", "openai"]
 
 
-@dataclass(frozen=True)
-class SourceFacts:
-    """A kind of source. ``needs``: its required keys.
-
-    ``generated``: whether the language model writes the source sentences.
-    """
-
-    needs: tuple[str, ...]
-    generated: bool = False
-
-
-SOURCE_KINDS: dict[SourceName, SourceFacts] = {
-    "file": SourceFacts(needs=("path",)),
-    "hub": SourceFacts(needs=("repo_id", "revision")),
-    "model": SourceFacts(needs=("limit",), generated=True),
-}
-
-
-@dataclass(frozen=True)
-class BackendFacts:
-    """Capabilities of a backend.
-
-    ``local``: whether this process loads the weights, so that dtype, threads and the pinned origin
-    decide texts. ``can_debias``: whether one token is drawn from the answers to several prompts, as
-    self-debiasing and guidance need. ``can_score``: whether a text's log-likelihood under other
-    prompts is computed. ``can_trace``: whether every token's probabilities are shown.
-    """
-
-    local: bool
-    can_debias: bool
-    can_score: bool
-    can_trace: bool
-
-
-BACKENDS: dict[BackendName, BackendFacts] = {
-    "engine": BackendFacts(local=True, can_debias=True, can_score=True, can_trace=True),
-    "openai": BackendFacts(local=False, can_debias=False, can_score=False, can_trace=False),
-}
-
-
-def list_backends_that(capability: str) -> str:
-    """List the names of the backends with a capability, joined by commas.
-
-    ``capability``: a field of ``BackendFacts``.
-    """
-    return ", ".join(name for name, facts in BACKENDS.items() if getattr(facts, capability))
+# The backend that loads the weights into this process. It alone draws one token from the answers to
+# several prompts, scores a text under other prompts, and shows every token's probabilities.
+LOCAL_BACKEND: BackendName = "engine"
 
 
 _LANGUAGE_CODES = """
@@ -311,25 +280,33 @@ class Source(Strict):
     license: Annotated[str, CARD_ONLY]  # of the source sentences
 
     @property
-    def facts(self) -> SourceFacts:
-        """The facts of this kind of source."""
-        return SOURCE_KINDS[self.kind]
-
-    def _find_missing_keys(self) -> Iterator[str]:
-        missing = [key for key in self.facts.needs if getattr(self, key) is None]
-        if self.kind == "hub" and not (self.path or self.columns):
-            missing.append("columns (or the path of a text file in the repo)")
-        if missing:
-            yield f"a source of kind {self.kind} needs {', '.join(missing)}"
+    def is_generated(self) -> bool:
+        """Whether the language model writes the source sentences."""
+        return self.kind == "model"
 
     rules = (
-        _find_missing_keys,
+        refuse(
+            "a source of kind file needs path",
+            when=lambda source: source.kind == "file" and source.path is None,
+        ),
+        refuse(
+            "a source of kind hub needs repo_id and revision",
+            when=lambda source: source.kind == "hub" and None in (source.repo_id, source.revision),
+        ),
+        refuse(
+            "a source of kind hub needs columns (or the path of a text file in the repo)",
+            when=lambda source: source.kind == "hub" and not (source.path or source.columns),
+        ),
+        refuse(
+            "a source of kind model needs limit",
+            when=lambda source: source.is_generated and source.limit is None,
+        ),
         refuse(
             "share chooses among rows that are read, but the model writes these: set limit alone",
-            when=lambda source: source.facts.generated and source.share < 1,
+            when=lambda source: source.is_generated and source.share < 1,
         ),
         _find_unused_parts,
-        _find_unused_encoding,
+        UNUSED_ENCODING,
     )
 
 
@@ -344,16 +321,9 @@ class Contrast(Strict):
     """
 
     # the user's turn, with <X1> for the source sentence; it names the keys
-    instruction: str
+    instruction: Annotated[str, HAS_SENTENCE_ONCE]
     # label → the key of its text, in the order in which the model writes the texts
     keys: dict[str, Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,40}$")]]
-
-    @field_validator("instruction")
-    @classmethod
-    def _check_instruction(cls, text: str) -> str:
-        if text.count(X1) != 1:
-            raise ValueError(f"the instruction must contain the placeholder {X1} exactly once")
-        return text
 
     rules = (
         refuse(
@@ -454,17 +424,14 @@ def _check_quantization(texts: dict[str, str]) -> dict[str, str]:
 Quantization = Annotated[dict[str, str], AfterValidator(_check_quantization)]
 
 
-def _check_gguf_name(name: str) -> str:
-    """Return ``name``. Raises ValueError unless it is a .gguf file's relative path without ``..``.
-
-    No folder or file in it begins with a dot, and its separator is ``/``.
-    """
-    if not re.fullmatch(r"([\w+-][\w.+ -]*/)*[\w+-][\w.+ -]*\.gguf", name):
-        raise ValueError("names a .gguf file inside path or repo_id, e.g. model-q4_k_m.gguf")
-    return name
-
-
-GgufName = Annotated[str, AfterValidator(_check_gguf_name)]
+# No folder or file in the path begins with a dot, and its separator is /.
+GgufName = Annotated[
+    str,
+    refuse_value(
+        "names a .gguf file inside path or repo_id, e.g. model-q4_k_m.gguf",
+        when=lambda name: not re.fullmatch(r"([\w+-][\w.+ -]*/)*[\w+-][\w.+ -]*\.gguf", name),
+    ),
+]
 
 
 class LanguageModel(Strict):
@@ -494,14 +461,14 @@ class LanguageModel(Strict):
     license: Annotated[str, CARD_ONLY]  # of the model
 
     @property
-    def facts(self) -> BackendFacts:
-        """The capabilities of the backend."""
-        return BACKENDS[self.backend]
+    def is_local(self) -> bool:
+        """Whether this process loads the weights, so that dtype and threads decide texts."""
+        return self.backend == LOCAL_BACKEND
 
     rules = (
         refuse(
             "backend openai needs the section server, and no other backend takes one",
-            when=lambda model: (model.server is None) != model.facts.local,
+            when=lambda model: (model.server is None) != model.is_local,
         ),
         refuse(
             "structured_output is of a chat model's answer: add chat_template: true",
@@ -517,19 +484,17 @@ class LanguageModel(Strict):
         ),
         refuse(
             "give exactly one of path and repo_id",
-            when=lambda model: (
-                model.facts.local and (model.path is None) == (model.repo_id is None)
-            ),
+            when=lambda model: model.is_local and (model.path is None) == (model.repo_id is None),
         ),
         refuse(
             "a Hub model needs its revision pinned",
             when=lambda model: (
-                model.facts.local and model.repo_id is not None and model.revision is None
+                model.is_local and model.repo_id is not None and model.revision is None
             ),
         ),
         refuse(
             "gguf_file is what the engine reads: remove it, and have the server load that file",
-            when=lambda model: model.gguf_file and not model.facts.local,
+            when=lambda model: model.gguf_file and not model.is_local,
         ),
         refuse(
             "a GGUF file is de-quantised when it is read: remove quantization or gguf_file",
@@ -559,37 +524,31 @@ class Label(Strict):
     name: str  # of the label, in rows and files
     score: Annotated[float, Field(ge=0, le=1)] | None = None  # schema sts
     # the prompt, with <X1> for the source sentence, up to the quotation mark that opens the text
-    instruction: str
+    instruction: Annotated[
+        str,
+        HAS_SENTENCE_ONCE,
+        refuse_value(
+            f"the instruction must end with the opening quotation mark ({QUOTE}) of the text to "
+            "write",
+            when=lambda text: not text.endswith(QUOTE),
+        ),
+    ]
     # in words for people: annotators, readers of the card
     meaning: Annotated[Meaning | None, CARD_ONLY, OPTION] = None
     counter_labels: tuple[str, ...] = ()  # labels that a text must not fit: self-debiasing
     # least and most words shared with x1: word_overlap
-    overlap: Annotated[tuple[Share, Share] | None, OPTION] = None
+    overlap: Annotated[
+        tuple[Share, Share] | None,
+        OPTION,
+        refuse_value(
+            "the least stands before the most, e.g. [0.1, 0.6]",
+            when=lambda band: band and band[0] > band[1],
+        ),
+    ] = None
     decay_constant: Annotated[NotNegative | None, OPTION] = None  # λ of this label's texts
     guidance: Annotated[NotNegative | None, OPTION] = None  # γ of this label's texts
     # texts wanted per x1 of this label
     samples: Annotated[Annotated[int, Field(ge=0)] | None, OPTION] = None
-
-    @field_validator("overlap")
-    @classmethod
-    def _check_overlap(cls, band: tuple[float, float] | None) -> tuple[float, float] | None:
-        """Require a least overlap that is not above the most."""
-        if band and band[0] > band[1]:
-            raise ValueError("the least stands before the most, e.g. [0.1, 0.6]")
-        return band
-
-    @field_validator("instruction")
-    @classmethod
-    def _check_instruction(cls, text: str) -> str:
-        """Require the placeholder once, and the opening quotation mark at the end."""
-        if text.count(X1) != 1:
-            raise ValueError(f"the instruction must contain the placeholder {X1} exactly once")
-        if not text.endswith(QUOTE):
-            raise ValueError(
-                f"the instruction must end with the opening quotation mark ({QUOTE}) of the text "
-                "to write"
-            )
-        return text
 
     @property
     def written(self) -> bool:
@@ -661,7 +620,13 @@ class Postprocess(Strict):
     # schema nli: keep triplets whose positive is their negative, as Auto-NLI's code does
     equal_triplets: bool = True
     # filters to apply: docs/recipes.md
-    reject: tuple[Rejection, ...] = ("example_copy", "prompt_words")
+    reject: Annotated[
+        tuple[Rejection, ...],
+        refuse_value(
+            "prompt_words and prompt_echo are two ways to look for one thing: choose one",
+            when=lambda filters: {"prompt_words", "prompt_echo"} <= set(filters),
+        ),
+    ] = ("example_copy", "prompt_words")
     validation_fraction: Fraction = 0.1  # of the source sentences
     # a word_overlap with x1 from which a text is a near-copy of it
     near_copy: Annotated[Share | None, OPTION] = None
@@ -672,15 +637,6 @@ class Postprocess(Strict):
         With ε = 0.2: 0 → 0.1, 0.5 → 0.5, 1 → 0.9.
         """
         return (1 - self.smoothing) * score + self.smoothing / 2
-
-    @field_validator("reject")
-    @classmethod
-    def _refuse_both_prompt_filters(cls, filters: tuple[str, ...]) -> tuple[str, ...]:
-        if "prompt_words" in filters and "prompt_echo" in filters:
-            raise ValueError(
-                "prompt_words and prompt_echo are two ways to look for one thing: choose one"
-            )
-        return filters
 
 
 class Examples(Strict):
@@ -719,21 +675,11 @@ class Examples(Strict):
     description: Annotated[str, CARD_ONLY]
     license: Annotated[str, CARD_ONLY]
 
-    def _find_column_problems(self) -> Iterator[str]:
-        """Yield a message for missing or superfluous keys of columns.
-
-        A dataset needs exactly one of ``labels``, ``texts`` and ``scores``. The other kinds have
-        columns of fixed names, so they take no key of columns.
-        """
-        mappings = [key for key in ("labels", "texts", "scores") if getattr(self, key)]
+    def _find_unused_columns(self) -> Iterator[str]:
+        """Yield a message for keys of columns where the columns have fixed names."""
         if self.kind in ("file", "hub"):
-            if len(mappings) != 1:
-                yield (
-                    "give either labels (values of a label column) or texts or scores "
-                    "(a column, a band for every label)"
-                )
             return
-        for key in (*mappings, "premise", "hypothesis", "label"):
+        for key in ("labels", "texts", "scores", "premise", "hypothesis", "label"):
             field = type(self).model_fields[key]
             if getattr(self, key) != field.get_default(call_default_factory=True):
                 yield f"examples of kind {self.kind} name their columns themselves: remove {key}"
@@ -749,14 +695,16 @@ class Examples(Strict):
             if next_low <= high:
                 yield f"scores: the bands of {label!r} and {next_label!r} share a score"
 
-    def _find_missing_keys(self) -> Iterator[str]:
-        needed_keys = ("repo_id", "revision") if self.kind == "hub" else ("path",)
-        missing = [key for key in needed_keys if getattr(self, key) is None]
-        if missing:
-            yield f"examples of kind {self.kind} need {', '.join(missing)}"
-
     rules = (
-        _find_column_problems,
+        refuse(
+            "give either labels (values of a label column) or texts or scores (a column, a band "
+            "for every label)",
+            when=lambda examples: (
+                examples.kind in ("file", "hub")
+                and [examples.labels, examples.texts, examples.scores].count({}) != 2
+            ),
+        ),
+        _find_unused_columns,
         _find_band_problems,
         refuse(
             "rank_by names the column and top says how many rows are drawn from: "
@@ -768,9 +716,18 @@ class Examples(Strict):
             "remove rank_by and top",
             when=lambda examples: examples.rank_by and (examples.texts or examples.kind == "hand"),
         ),
-        _find_missing_keys,
+        refuse(
+            "examples of kind hub need repo_id and revision",
+            when=lambda examples: (
+                examples.kind == "hub" and None in (examples.repo_id, examples.revision)
+            ),
+        ),
+        refuse(
+            "examples of kind {0.kind} need path",
+            when=lambda examples: examples.kind != "hub" and examples.path is None,
+        ),
         _find_unused_parts,
-        _find_unused_encoding,
+        UNUSED_ENCODING,
     )
 
     @property
@@ -801,18 +758,18 @@ class FewShot(Strict):
     # each source sentence has one set, chosen by a hash, not all of them
     rotate: Annotated[bool, OPTION] = False
 
-    def _find_repetitions(self) -> Iterator[str]:
-        """Yield a message for a repeated shot count, and for two labels of one value or column."""
-        if len(set(self.shots)) != len(self.shots):
-            yield f"shots: a count stands twice: {list(self.shots)}"
-        values = list(self.examples.names.values())
-        if len(set(values)) != len(values):
-            problem = "labels: two labels have one value"
-            if self.examples.texts:
-                problem = "texts: two labels have one column"
-            yield f"examples.{problem}: {values}"
-
-    rules = (_find_repetitions,)
+    rules = (
+        refuse(
+            "shots: a count stands twice: {0.shots}",
+            when=lambda section: len(set(section.shots)) < len(section.shots),
+        ),
+        refuse(
+            "examples: two labels have one value or column: {0.examples.names}",
+            when=lambda section: (
+                len(set(section.examples.names.values())) < len(section.examples.names)
+            ),
+        ),
+    )
 
 
 class Verification(Strict):
@@ -888,6 +845,21 @@ WRITTEN_LABEL_KEYS = ("counter_labels", "score", "meaning", "decay_constant", "g
 _EXAMPLE_MAPPINGS = {"labels": "value of the label column", "texts": "column", "scores": "band"}
 
 
+def refuse_labels(message: str, when: Callable[["DatasetRecipe", Label], object]) -> Rule:
+    """Make the rule that refuses a label of a dataset recipe if ``when(recipe, label)`` is true.
+
+    ``{0.key}`` in the message stands for the label's value of that key, ``{1.key}`` for the
+    recipe's.
+    """
+
+    def find_problems(recipe: "DatasetRecipe") -> Iterator[str]:
+        for label in recipe.labels:
+            if when(recipe, label):
+                yield message.format(label, recipe)
+
+    return find_problems
+
+
 def format_config_name(base: str, shots: int | None) -> str:
     """Return the Hub config of a shot count, e.g. triplet-20shot; ``base`` without few-shot."""
     return base if shots is None else f"{base}-{shots}shot"
@@ -936,47 +908,28 @@ class DatasetRecipe(Strict):
         return name
 
     def _find_label_problems(self) -> Iterator[str]:
-        """Yield a message for each problem of the labels: names, settings, schema, debiasing."""
+        """Yield a message for each problem of the labels: names, unused settings, debiasing."""
         names = [label.name for label in self.labels]
         if len(set(names)) != len(names):
             yield f"labels: two labels share a name: {names}"
+        schema = self.dataset_schema
         for label in self.labels:
-            yield from self._find_setting_problems(label)
-            if label.written:
-                yield from self._find_mismatches(label)
-                yield from self._find_debiasing_problems(label)
-            else:
+            peers = [name for name in names if name != label.name]
+            for counter in label.counter_labels:
+                if counter not in peers:
+                    yield (
+                        f"labels.{label.name}.counter_labels: unknown counter-label {counter!r}; "
+                        f"{_format_choices(counter, peers)}"
+                    )
+            if not label.written:
                 yield from self._find_unused_settings(label)
-        required = self.dataset_schema.required
-        if not set(required) <= {label.name for label in self.written_labels}:
-            yield f"labels: schema {self.schema_name} needs the labels {' and '.join(required)}"
-
-    def _find_setting_problems(self, label: Label) -> Iterator[str]:
-        """Yield a message for counter-labels, samples or decay that the recipe cannot serve."""
-        key = f"labels.{label.name}"
-        peers = [peer.name for peer in self.labels if peer is not label]
-        for counter in label.counter_labels:
-            if counter not in peers:
-                yield (
-                    f"{key}.counter_labels: unknown counter-label {counter!r}; "
-                    f"{_format_choices(counter, peers)}"
-                )
-        is_counter = any(label.name in peer.counter_labels for peer in self.labels)
-        if not label.written and not is_counter:
-            yield (
-                f"{key}.samples: 0, and no other label has it among its counter_labels; "
-                "name it there, or remove the label"
-            )
-        if (label.samples or 0) > self.decoding.max_attempts:
-            yield (
-                f"{key}.samples ({label.samples}) is above decoding.max_attempts "
-                f"({self.decoding.max_attempts})"
-            )
-        if label.decay_constant is not None and not label.counter_labels:
-            yield (
-                f"{key}.decay_constant is of self-debiasing, but the label has no counter_labels: "
-                "remove it"
-            )
+                continue
+            if schema.labels and label.name not in schema.labels:
+                choices = _format_choices(label.name, schema.labels)
+                yield f"labels.{label.name}: not a label of schema {schema.name}; {choices}"
+            yield from self._find_debiasing_problems(label)
+        if not set(schema.required) <= {label.name for label in self.written_labels}:
+            yield f"labels: schema {schema.name} needs the labels {' and '.join(schema.required)}"
 
     def _find_unused_settings(self, label: Label) -> Iterator[str]:
         """Yield a message for each text setting of a label without generated texts."""
@@ -987,25 +940,6 @@ class DatasetRecipe(Strict):
                     "remove one of the two"
                 )
 
-    def _find_mismatches(self, label: Label) -> Iterator[str]:
-        """Yield a message for a score or a name that does not fit the schema.
-
-        Also for an instruction without quotation marks around ``<X1>``, where the model writes the
-        source sentences.
-        """
-        key = f"labels.{label.name}"
-        schema = self.dataset_schema
-        if schema.scored and label.score is None:
-            yield f"{key}: schema {schema.name} needs a score for every label"
-        if schema.labels and label.name not in schema.labels:
-            choices = _format_choices(label.name, schema.labels)
-            yield f"{key}: not a label of schema {schema.name}; {choices}"
-        if self.source.facts.generated and f"{QUOTE}{X1}{QUOTE}" not in label.instruction:
-            yield (
-                f"{key}.instruction: {X1} must stand between quotation marks ({QUOTE}) where the "
-                "model writes the source sentences: a sentence ends at the closing mark"
-            )
-
     def _find_debiasing_problems(self, label: Label) -> Iterator[str]:
         """Yield a message for counter-labels or guidance that backend or prompt cannot serve."""
         is_guided = self.get_decoding(label).guidance > 0
@@ -1013,7 +947,7 @@ class DatasetRecipe(Strict):
         if label.guidance is not None:
             guidance_key = f"labels.{label.name}.guidance"
         # Counter-labels and guidance need several prompts for each token.
-        if (label.counter_labels or is_guided) and not self.model.facts.can_debias:
+        if (label.counter_labels or is_guided) and not self.model.is_local:
             key = f"labels.{label.name}.counter_labels" if label.counter_labels else guidance_key
             yield (
                 f"labels.{label.name}: {key} draws each token from the model's answers to "
@@ -1042,89 +976,133 @@ class DatasetRecipe(Strict):
             if name not in names:
                 yield f"{key}: unknown label {name!r}; {_format_choices(name, names)}"
 
-    def _find_language_problems(self) -> Iterator[str]:
-        """Yield a message when other languages are rejected but the language is not recognised."""
-        if (
-            "wrong_language" in self.postprocess.reject
-            and self.language not in RECOGNISED_LANGUAGES
-        ):
-            yield (
-                "postprocess.reject: wrong_language cannot be found where language is "
-                f"{self.language!r}; allowed: {', '.join(sorted(RECOGNISED_LANGUAGES))}; "
-                "else remove wrong_language"
-            )
-
-    def _find_verification_problems(self) -> Iterator[str]:
-        """Yield a message for a section ``verification`` that the recipe cannot serve."""
-        if self.verification is None:
-            return
-        if not self.model.facts.can_score:
-            yield (
-                "verification scores a text under every label's prompt, which backend "
-                f"{self.model.backend!r} cannot do; use backend: engine, or remove the section"
-            )
-        labels = self.written_labels
-        instructions = {label.instruction for label in labels}
-        if len(labels) < 2 or len(instructions) < len(labels):
-            yield (
-                "verification compares the prompts of labels: it needs two labels or more, "
-                "all different"
-            )
-        if self.verification.scores == "soft" and not self.dataset_schema.scored:
-            yield (
-                f"verification.scores: soft needs a schema with scores, and {self.schema_name} "
-                "has none"
-            )
-        max_texts = max(self.count_texts_asked(label) for label in labels)
-        if max_texts > self.decoding.max_attempts:
-            yield (
-                f"verification.best_of {self.verification.best_of} asks for {max_texts} texts of "
-                "a source sentence and label, but decoding.max_attempts is "
-                f"{self.decoding.max_attempts}"
-            )
-
-    def _find_selection_problems(self) -> Iterator[str]:
-        """Yield a message for a section ``selection`` that the recipe cannot serve."""
-        if self.selection is None:
-            return
-        if len({label.score for label in self.written_labels} - {None}) < 2:
-            yield "selection compares the texts of labels by their scores: it needs two scores"
-        if any(label.score is None for label in self.written_labels):
-            yield "selection needs a score for every label"
-        if self.verification is not None and self.verification.best_of > 1:
-            yield "selection and verification.best_of both choose among texts: remove one of them"
-        max_texts = max(self.count_texts_asked(label) for label in self.written_labels)
-        if max_texts > self.decoding.max_attempts:
-            yield (
-                f"selection.candidates {self.selection.candidates} asks for {max_texts} texts of "
-                "a source sentence and label, but decoding.max_attempts is "
-                f"{self.decoding.max_attempts}"
-            )
-
     def _find_contrast_problems(self) -> Iterator[str]:
-        """Yield a message for a section ``model.server.contrast`` that the recipe cannot serve."""
+        """Yield a message for keys of ``model.server.contrast`` that do not fit the labels."""
         contrast = self.model.server.contrast if self.model.server else None
         if contrast is None:
             return
-        key = "model.server.contrast"
         names = [label.name for label in self.written_labels]
         if set(contrast.keys) != set(names) or len(names) < 2:
             yield (
-                f"{key}.keys: gives keys for {', '.join(contrast.keys)}; "
+                f"model.server.contrast.keys: gives keys for {', '.join(contrast.keys)}; "
                 f"allowed: a key for each of two or more labels with texts: {', '.join(names)}"
             )
-        if self.source.facts.generated:
-            yield f"{key}: needs given source sentences, and the model writes these: remove it"
-        if len({self.count_texts_asked(label) for label in self.written_labels}) > 1:
-            yield f"{key}: one request has a text for each label: give all the same samples"
 
     rules = (
+        refuse_labels(
+            "labels.{0.name}.samples: 0, and no other label has it among its counter_labels; "
+            "name it there, or remove the label",
+            when=lambda recipe, label: (
+                not label.written
+                and not any(label.name in peer.counter_labels for peer in recipe.labels)
+            ),
+        ),
         _find_label_problems,
+        refuse_labels(
+            "labels.{0.name}.samples ({0.samples}) is above decoding.max_attempts "
+            "({1.decoding.max_attempts})",
+            when=lambda recipe, label: (label.samples or 0) > recipe.decoding.max_attempts,
+        ),
+        refuse_labels(
+            "labels.{0.name}.decay_constant is of self-debiasing, but the label has no "
+            "counter_labels: remove it",
+            when=lambda recipe, label: (
+                label.decay_constant is not None and not label.counter_labels
+            ),
+        ),
+        refuse_labels(
+            "labels.{0.name}: schema {1.schema_name} needs a score for every label",
+            when=lambda recipe, label: (
+                recipe.dataset_schema.scored and label.written and label.score is None
+            ),
+        ),
+        refuse_labels(
+            f"labels.{{0.name}}.instruction: {X1} must stand between quotation marks ({QUOTE}) "
+            "where the model writes the source sentences: a sentence ends at the closing mark",
+            when=lambda recipe, label: (
+                recipe.source.is_generated
+                and label.written
+                and f"{QUOTE}{X1}{QUOTE}" not in label.instruction
+            ),
+        ),
         _find_example_problems,
-        _find_language_problems,
-        _find_verification_problems,
-        _find_selection_problems,
+        refuse(
+            "postprocess.reject: wrong_language cannot be found where language is {0.language!r}; "
+            f"allowed: {', '.join(sorted(RECOGNISED_LANGUAGES))}; else remove wrong_language",
+            when=lambda recipe: (
+                "wrong_language" in recipe.postprocess.reject
+                and recipe.language not in RECOGNISED_LANGUAGES
+            ),
+        ),
+        refuse(
+            "verification scores a text under every label's prompt, which backend "
+            "{0.model.backend!r} cannot do; use backend: engine, or remove the section",
+            when=lambda recipe: recipe.verification and not recipe.model.is_local,
+        ),
+        refuse(
+            "verification compares the prompts of labels: it needs two labels or more, "
+            "all different",
+            when=lambda recipe: (
+                recipe.verification
+                and len({label.instruction for label in recipe.written_labels})
+                < max(2, len(recipe.written_labels))
+            ),
+        ),
+        refuse(
+            "verification.scores: soft needs a schema with scores, and {0.schema_name} has none",
+            when=lambda recipe: (
+                recipe.verification
+                and recipe.verification.scores == "soft"
+                and not recipe.dataset_schema.scored
+            ),
+        ),
+        refuse(
+            "verification.best_of {0.verification.best_of} asks for {0.most_texts_asked} texts of "
+            "a source sentence and label, but decoding.max_attempts is {0.decoding.max_attempts}",
+            when=lambda recipe: (
+                recipe.verification and recipe.most_texts_asked > recipe.decoding.max_attempts
+            ),
+        ),
+        refuse(
+            "selection compares the texts of labels by their scores: it needs two scores",
+            when=lambda recipe: (
+                recipe.selection
+                and len({label.score for label in recipe.written_labels} - {None}) < 2
+            ),
+        ),
+        refuse(
+            "selection needs a score for every label",
+            when=lambda recipe: (
+                recipe.selection and None in [label.score for label in recipe.written_labels]
+            ),
+        ),
+        refuse(
+            "selection and verification.best_of both choose among texts: remove one of them",
+            when=lambda recipe: (
+                recipe.selection and recipe.verification and recipe.verification.best_of > 1
+            ),
+        ),
+        refuse(
+            "selection.candidates {0.selection.candidates} asks for {0.most_texts_asked} texts of "
+            "a source sentence and label, but decoding.max_attempts is {0.decoding.max_attempts}",
+            when=lambda recipe: (
+                recipe.selection and recipe.most_texts_asked > recipe.decoding.max_attempts
+            ),
+        ),
         _find_contrast_problems,
+        refuse(
+            "model.server.contrast: needs given source sentences, and the model writes these: "
+            "remove it",
+            when=lambda recipe: recipe.has_contrast and recipe.source.is_generated,
+        ),
+        refuse(
+            "model.server.contrast: one request has a text for each label: give all the same "
+            "samples",
+            when=lambda recipe: (
+                recipe.has_contrast
+                and len({recipe.count_texts_asked(label) for label in recipe.written_labels}) > 1
+            ),
+        ),
         refuse(
             "source.columns names a column twice: {0.source.columns}",
             when=lambda recipe: len(set(recipe.source.columns)) < len(recipe.source.columns),
@@ -1167,6 +1145,11 @@ class DatasetRecipe(Strict):
         if self.selection is not None:
             best_of = self.selection.candidates
         return self.get_decoding(label).samples * best_of
+
+    @property
+    def most_texts_asked(self) -> int:
+        """The most usable texts that a label asks of the model (``count_texts_asked``)."""
+        return max(self.count_texts_asked(label) for label in self.written_labels)
 
     @property
     def has_contrast(self) -> bool:
@@ -1224,7 +1207,7 @@ class DatasetRecipe(Strict):
         configs = []
         for shots in dict.fromkeys(variant.shots for variant in self.variants):
             configs += [format_config_name(base, shots) for base in bases]
-        if self.source.facts.generated:
+        if self.source.is_generated:
             configs.append("sources")
         return tuple(configs)
 
@@ -1348,7 +1331,13 @@ class Encoder(Pinned):
     max_seq_length: Positive = 64  # tokens, the prompt's included
     # around every sentence, e.g. PromptEOL's; [X] stands for the sentence. A finished encoder's
     # stands before the sentence, e.g. "query: [X]", and becomes its default prompt
-    prompt: str | None = None
+    prompt: Annotated[
+        str | None,
+        refuse_value(
+            f"the prompt must contain {PROMPT_TEXT}, the sentence's place, exactly once",
+            when=lambda text: text is not None and text.count(PROMPT_TEXT) != 1,
+        ),
+    ] = None
     layers: Annotated[Positive | None, OPTION] = None  # the base's first so many; left out: all
     # static: the tokens of a corpus alone; left out: all
     vocabulary: Annotated[Vocabulary | None, OPTION] = None
@@ -1363,20 +1352,6 @@ class Encoder(Pinned):
         if self.modules == "sentence-transformer":
             return START_OF_FINISHED_ENCODER
         return "before training"
-
-    @property
-    def has_hub_vectors(self) -> bool:
-        """Whether the encoder is the mean of word vectors from a file of a Hub repository."""
-        return self.modules == "word-vectors" and self.repo_id is not None
-
-    @field_validator("prompt")
-    @classmethod
-    def _check_prompt(cls, text: str | None) -> str | None:
-        if text is not None and text.count(PROMPT_TEXT) != 1:
-            raise ValueError(
-                f"the prompt must contain {PROMPT_TEXT}, the sentence's place, exactly once"
-            )
-        return text
 
     rules = (
         *Pinned.rules,
@@ -1409,7 +1384,10 @@ class Encoder(Pinned):
         ),
         refuse(
             "file names the vectors in a Hub repo: give it with repo_id and modules: word-vectors",
-            when=lambda encoder: (encoder.file is not None) != encoder.has_hub_vectors,
+            when=lambda encoder: (
+                (encoder.file is not None)
+                != (encoder.modules == "word-vectors" and encoder.repo_id is not None)
+            ),
         ),
     )
 
@@ -1592,7 +1570,7 @@ class TrainingData(Pinned):
 
     rules = (
         *Pinned.rules,
-        _find_unused_encoding,
+        UNUSED_ENCODING,
         refuse(
             "guide.vocabulary: a guide reads what the encoder reads: remove it",
             when=lambda data: data.guide is not None and data.guide.vocabulary is not None,
@@ -1706,7 +1684,14 @@ class ModelRecipe(Strict):
     # share of each text's tokens left out whenever it is trained on
     token_dropout: Annotated[Fraction, OPTION] = 0.0
     # multiplies what the training changed in the base's weights; 1 is the trained encoder
-    merge: Annotated[float | Literal["auto"] | None, OPTION] = None
+    merge: Annotated[
+        float | Literal["auto"] | None,
+        OPTION,
+        refuse_value(
+            "multiplies what the training changed: above 0, up to 2, or auto",
+            when=lambda factor: isinstance(factor, float) and not 0 < factor <= 2,
+        ),
+    ] = None
     arguments: dict[str, str] = {}  # of sentence-transformers' trainer, under their names there
     limit: Positive | None = None  # at most so many training rows per dataset, in file order
     threads: Positive | None = None  # torch threads; fixed because sums depend on it
@@ -1716,53 +1701,10 @@ class ModelRecipe(Strict):
     control: Annotated[Literal["simcse"] | None, SCORING_ONLY, OPTION] = None
     seed: Annotated[int, Field(ge=0)] = 42  # decides every draw
 
-    @field_validator("merge")
-    @classmethod
-    def _check_merge_factor(cls, factor: float | str | None) -> float | str | None:
-        if isinstance(factor, float) and not 0 < factor <= 2:
-            raise ValueError("multiplies what the training changed: above 0, up to 2, or auto")
-        return factor
-
     def _find_unused_training_keys(self) -> Iterator[str]:
         for key in TRAINING_KEYS:
             if getattr(self, key) and not self.datasets:
                 yield f"{key} is for training, but the recipe names no datasets"
-
-    def _find_adapter_problems(self) -> Iterator[str]:
-        """Yield a message for each setting that an adapter without its base cannot have."""
-        if self.lora is None or self.lora.release != "adapter":
-            return
-        if self.base.repo_id is None:
-            yield (
-                "a released adapter names its base by Hub id: give base.repo_id, or "
-                "lora.release: merged"
-            )
-        if self.base.layers is not None:
-            yield (
-                "a released adapter is loaded on its whole base: remove base.layers, or "
-                "lora.release: merged"
-            )
-        if self.merge:
-            yield (
-                "merge: a released adapter has no weights of the base to merge with: give "
-                "lora.release: merged"
-            )
-
-    def _find_document_problems(self) -> Iterator[str]:
-        """Yield a message for settings that do not fit training on documents."""
-        if all(dataset.example_type != "documents" for dataset in self.datasets):
-            return
-        if len(self.datasets) > 1:
-            yield "datasets: documents are trained on alone: their spans are not pairs"
-        if self.token_dropout:
-            yield (
-                "token_dropout is for texts, and documents are cut into spans: "
-                "remove one of the two"
-            )
-        if self.control:
-            yield (
-                "control: simcse is trained on source sentences, and documents have none: remove it"
-            )
 
     rules = (
         _find_unused_training_keys,
@@ -1785,14 +1727,49 @@ class ModelRecipe(Strict):
             "base.quantization needs lora: rounded weights are not trained",
             when=lambda recipe: recipe.base.quantization and not recipe.lora,
         ),
-        _find_adapter_problems,
+        refuse(
+            "a released adapter names its base by Hub id: give base.repo_id, or "
+            "lora.release: merged",
+            when=lambda recipe: recipe.releases_adapter and recipe.base.repo_id is None,
+        ),
+        refuse(
+            "a released adapter is loaded on its whole base: remove base.layers, or "
+            "lora.release: merged",
+            when=lambda recipe: recipe.releases_adapter and recipe.base.layers is not None,
+        ),
+        refuse(
+            "merge: a released adapter has no weights of the base to merge with: give "
+            "lora.release: merged",
+            when=lambda recipe: recipe.releases_adapter and recipe.merge,
+        ),
         refuse(
             "merge: base.vocabulary cuts the base, so its own weights are gone: "
             "remove one of the two",
             when=lambda recipe: recipe.merge and recipe.base.vocabulary,
         ),
-        _find_document_problems,
+        refuse(
+            "datasets: documents are trained on alone: their spans are not pairs",
+            when=lambda recipe: recipe.has_documents and len(recipe.datasets) > 1,
+        ),
+        refuse(
+            "token_dropout is for texts, and documents are cut into spans: remove one of the two",
+            when=lambda recipe: recipe.has_documents and recipe.token_dropout,
+        ),
+        refuse(
+            "control: simcse is trained on source sentences, and documents have none: remove it",
+            when=lambda recipe: recipe.has_documents and recipe.control,
+        ),
     )
+
+    @property
+    def releases_adapter(self) -> bool:
+        """Whether the trained adapter alone is published, without its base."""
+        return self.lora is not None and self.lora.release == "adapter"
+
+    @property
+    def has_documents(self) -> bool:
+        """Whether a dataset holds documents, from which spans are cut."""
+        return any(dataset.example_type == "documents" for dataset in self.datasets)
 
     @property
     def is_baseline(self) -> bool:

@@ -143,7 +143,7 @@ def _read_mapping(path: Path) -> dict[str, Any]:
         if path.is_fifo() or path.is_socket():
             raise InputError(path, "is a pipe, a socket or a device", hint="look in recipes/")
         with path.open("rb") as file:
-            tree = _parse_yaml(file.read(MAX_BYTES + 1))
+            tree = _parse_yaml(file.read(MAX_BYTES + 1).decode())
     except FileNotFoundError as error:
         raise InputError(path, "no such recipe", hint=_RECIPES_HINT) from error
     except IsADirectoryError as error:
@@ -171,15 +171,8 @@ def _read_mapping(path: Path) -> dict[str, Any]:
     return tree
 
 
-def _parse_yaml(text: str | bytes) -> Any:
-    """Parse a text, or the bytes of a file with at most one more than ``MAX_BYTES``.
-
-    Raises yaml.YAMLError, and UnicodeDecodeError for bytes that are not UTF-8.
-    """
-    if isinstance(text, bytes):
-        # The last character may be cut of a file that is refused as too large.
-        is_cut = len(text) > MAX_BYTES
-        text = text.decode(errors="replace" if is_cut else "strict")
+def _parse_yaml(text: str) -> Any:
+    """Parse a YAML text whose scalars but null are text. Raises yaml.YAMLError."""
     return load_yaml(text, **_LIMITS, loader=_TextLoader)
 
 

@@ -268,7 +268,12 @@ class Parts:
         group = pa.Table.from_pylist(self._waiting[:ROW_GROUP_ROWS], schema=self._schema)
         self._waiting = self._waiting[ROW_GROUP_ROWS:]
         if self._writer is None:
-            self._writer = self._open_file()
+            # The hidden name has this process's id.
+            make_folder(self._folder)
+            index = self._first + len(self._files)
+            path = self._folder / f".{self.split}-{index:05d}.{os.getpid()}.tmp"
+            self._files.append(PartFile(path))
+            self._writer = pq.ParquetWriter(path, self._schema, compression="zstd")
         file = self._files[-1]
         with name_in_errors(file.path):
             for part in split_row_groups(group):
@@ -276,14 +281,6 @@ class Parts:
         file.rows += len(group)
         if self._rows_per_file and file.rows >= self._rows_per_file:
             self._close()
-
-    def _open_file(self) -> pq.ParquetWriter:
-        """Begin a file under a hidden name, which has this process's id."""
-        make_folder(self._folder)
-        index = self._first + len(self._files)
-        path = self._folder / f".{self.split}-{index:05d}.{os.getpid()}.tmp"
-        self._files.append(PartFile(path))
-        return pq.ParquetWriter(path, self._schema, compression="zstd")
 
     def _close(self) -> None:
         if self._writer is not None:

@@ -24,11 +24,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))  # for the command line
 
 from hub_server import app, server
-from hub_server.handlers.routes import REQUESTS, match_route
 from hub_server.process import LocalHub
 from hub_server.storage.errors import HubError
 
 log = logging.getLogger("hub_server.faults")
+REQUESTS = tuple(dict.fromkeys(route.name for route in app.ROUTES))
 Kind = Literal[
     "429", "429 retry-after", "429 quota", "409", "412", "500", "503", "dropped", "cut", "slow"
 ]
@@ -96,7 +96,7 @@ class FaultPlan(BaseModel):
 def name_request(scope: Scope) -> str:
     """Return the name of a request's route, e.g. "history.commit"; "unknown" without a route."""
     try:
-        route, _ = match_route(scope["method"], scope["raw_path"].decode("ascii"))
+        route, _ = app.match_route(scope["method"], scope["raw_path"].decode("ascii"))
     except (HubError, UnicodeError):
         return "unknown"
     return route.name

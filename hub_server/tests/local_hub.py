@@ -123,7 +123,7 @@ def mint(hub: LocalHub, user: str, role: str) -> str:
     command = [
         sys.executable,
         "-m",
-        "hub_server",
+        "hub_server.server",
         "token",
         "--root",
         str(hub.root),

@@ -22,7 +22,7 @@ import yaml
 from huggingface_hub import HfApi, hf_hub_download
 from local_hub import ask, commit_body, file_line
 
-from hub_server.handlers import routes
+from hub_server import app
 from hub_server.process import LocalHub
 from hub_server.storage.errors import HubError
 
@@ -92,7 +92,7 @@ class Request(NamedTuple):
 def handler_of(method: str, address: str) -> str:
     """Module and name of the handler of a request; "" for none."""
     with contextlib.suppress(HubError, UnicodeError):
-        return routes.match_route(method, address.partition("?")[0])[0].name
+        return app.match_route(method, address.partition("?")[0])[0].name
     return ""
 
 
@@ -342,4 +342,4 @@ def test_every_request_is_answered_and_the_hub_still_works(hub, tmp_path):
 def test_addresses_reach_the_handlers_of_all_routes(hub):
     fuzzer = Fuzzer(prepare(hub), random.Random(1))
     drawn = [fuzzer.drawn(line) for line in DRAWN["addresses"] for _ in range(20)]
-    assert {handler_of(*one.split(" ", 1)) for one in drawn} >= set(routes.REQUESTS)
+    assert {handler_of(*one.split(" ", 1)) for one in drawn} >= {route.name for route in app.ROUTES}

@@ -20,7 +20,7 @@ from hub_server.app import HubApp
 from hub_server.handlers.call import Hub
 from hub_server.pages import readers
 from hub_server.pages.cards import Config, list_configs, render_card
-from hub_server.pages.readers import Card, CardQuestion, ReaderFailed
+from hub_server.pages.readers import Card, ReaderFailed
 
 pytest_plugins = ["local_hub"]
 DATASET = {"repo_type": "dataset"}
@@ -258,11 +258,11 @@ def test_a_reader_that_takes_too_much_time_or_memory_is_ended(tmp_path, monkeypa
     started = time.monotonic()
     for words in ("memory", "write", "die"):
         with pytest.raises(ReaderFailed):
-            readers.ask("odd_readers", CardQuestion(readme=words, base="/"), Card)
+            readers.ask("odd_readers", (words,), Card)
     assert time.monotonic() - started < 2 * readers.SECONDS  # each ended by itself
     monkeypatch.setattr(readers, "SECONDS", 0.1)
     with pytest.raises(ReaderFailed):
-        readers.ask("odd_readers", CardQuestion(readme="sleep", base="/"), Card)
+        readers.ask("odd_readers", ("sleep",), Card)
     monkeypatch.setattr(readers, "_CARDS", "odd_readers")
     assert "took more than" in readers.show_card(tmp_path / "sleep", "/").problem
     monkeypatch.undo()

@@ -128,14 +128,9 @@ def test_labels_have_their_names(split):
 
 def test_values_are_rounded_and_long_or_wide_rows_cut(split):
     long = "x" * (row_scan.MOST_CELL_CHARACTERS + 1)
-    table = pa.table(
-        {"a": [[0.1 + 0.2, None]], "b": [{"p": 1 / 3}], "c": [long], "d": ["\u202e" + "y" * 400]}
-    )
-    a, b, c, d = split(table).table[0]
-    assert (a, b) == (
-        "[0.3, None]",
-        "{'p': 0.333333}",
-    ) and d == "\N{REPLACEMENT CHARACTER}" + "y" * 400
+    table = pa.table({"a": [0.1 + 0.2], "c": [long], "d": ["\u202e" + "y" * 400]})
+    a, c, d = split(table).table[0]
+    assert a == "0.3" and d == "\N{REPLACEMENT CHARACTER}" + "y" * 400
     assert c.startswith("x" * row_scan.MOST_CELL_CHARACTERS) and c.endswith(
         "(cut: 3,001 characters)"
     )
@@ -173,7 +168,6 @@ def test_a_page_of_many_long_cells_is_bounded(split):
     [
         (MemoryError(), "needs more memory to read than 4 GiB"),
         (pa.ArrowMemoryError("malloc"), "needs more memory to read than 4 GiB"),
-        (FileNotFoundError(2, "x"), "is missing in the Hub's store"),
         (PermissionError(13, "Permission denied"), r"from the Hub's disk \(Permission denied\)"),
         (pa.ArrowInvalid("x"), r"cannot be read as parquet \(ArrowInvalid\)"),
     ],

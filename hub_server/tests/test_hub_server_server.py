@@ -38,7 +38,7 @@ DATASET = {"repo_type": "dataset"}
 
 def serve(*options: str) -> subprocess.CompletedProcess[str]:
     """A server that is expected to end by itself."""
-    command = [sys.executable, "-m", "hub_server", "serve", *options]
+    command = [sys.executable, "-m", "hub_server.server", "serve", *options]
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60)
 
 
@@ -354,7 +354,7 @@ def test_a_start_that_takes_too_long_says_so(tmp_path, monkeypatch):
 def test_an_error_of_the_command_line_shows_no_control_character(tmp_path):
     root = tmp_path / "a\u202eb\x1b[2J"
     root.write_text("a file in the folder's place")
-    command = [sys.executable, "-m", "hub_server", "serve", "--root", root]
+    command = [sys.executable, "-m", "hub_server.server", "serve", "--root", root]
     refused = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert refused.returncode and refused.stderr.startswith("error: ")
     assert not set(refused.stderr) & {"\u202e", "\x1b"}

@@ -1,4 +1,4 @@
-"""sts_dino.hub.environment: a bad variable is named in one line by what needs it, without the
+"""sts_dino.hub.process: a bad variable is named in one line by what needs it, without the
 passwords in it.
 """
 
@@ -8,9 +8,8 @@ import sys
 
 import pytest
 
-from sts_dino.__main__ import main
-from sts_dino.hub.environment import remove_unusable_values, require_usable
 from sts_dino.hub.errors import InputError
+from sts_dino.hub.process import remove_unusable_values, require_usable
 
 BAD = {
     "ALL_PROXY": ["socks5://127.0.0.1:1", "http://me:secret@[::1"],
@@ -62,20 +61,6 @@ def test_a_usable_variable_stays(name, value, monkeypatch):
     remove_unusable_values()
     require_usable(of_hub=True)
     assert os.environ[name] == value
-
-
-def test_a_number_that_no_command_needs_is_ignored_with_a_warning(monkeypatch):
-    monkeypatch.setenv("TQDM_MININTERVAL", "abc")
-    assert remove_unusable_values() == ["TQDM_MININTERVAL: is ignored, it is not a number ('abc')"]
-    assert "TQDM_MININTERVAL" not in os.environ
-
-
-def test_the_command_line_prints_the_warning(monkeypatch, capsys):
-    monkeypatch.setenv("TQDM_MININTERVAL", "abc")
-    monkeypatch.setattr("sys.argv", ["sts-dino", "--version"])
-    main()
-    printed = capsys.readouterr().err
-    assert printed == "warning: TQDM_MININTERVAL: is ignored, it is not a number ('abc')\n"
 
 
 def test_the_command_lets_threads_sleep_while_they_wait_unless_the_user_says_otherwise():

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from sts_dino.hub.progress import ProgressBar
+from sts_dino.hub.messages import ProgressBar
 
 
 class Terminal(io.StringIO):
@@ -63,7 +63,7 @@ def test_short_work_is_silent(log):
 
 @pytest.mark.parametrize("total", [None, 0])
 def test_an_unknown_total_is_reported_by_the_clock(total, log, monkeypatch):
-    monkeypatch.setattr("sts_dino.hub.progress.SECONDS_BETWEEN_LINES", 0.01)
+    monkeypatch.setattr("sts_dino.hub.messages.SECONDS_BETWEEN_LINES", 0.01)
     rows = (number for number in range(3))
     for _ in ProgressBar(rows, total=total, desc="run", unit="row", mininterval=0, miniters=1):
         time.sleep(0.02)

@@ -2,9 +2,7 @@
 an account.
 """
 
-import gzip
 import itertools
-import json
 import re
 import ssl
 from collections.abc import Iterable
@@ -135,10 +133,12 @@ def test_a_drip_of_bytes_is_no_answer(monkeypatch):
     monkeypatch.setattr(client.time, "monotonic", lambda: float(next(clock)))
     read = list[bytes]()
     with pytest.raises(httpx2.ReadTimeout, match="bytes in"):
-        for chunk in client._Body(_Chunks([b"x"] * 100)):
+        for chunk in client._Body(_Chunks([b"x"] * 100), is_bounded=False):
             read.append(chunk)
     assert len(read) < 10
-    assert len(list(client._Body(_Chunks([b"x" * 100_000] * 100)))) == 100  # slow, and coming
+    assert (
+        len(list(client._Body(_Chunks([b"x" * 100_000] * 100), is_bounded=False))) == 100
+    )  # slow, and coming
 
 
 class _Chunks(httpx2.SyncByteStream):
@@ -149,53 +149,26 @@ class _Chunks(httpx2.SyncByteStream):
         yield from self._chunks
 
 
-def packed_answer(
-    *chunks: bytes, path: str = "/api/datasets/a/b", **headers: str
-) -> httpx2.Response:
-    """An answer whose body arrives in these chunks, with the client's checks."""
+def checked_answer(body: bytes, path: str, **headers: str) -> httpx2.Response:
+    """An answer with the client's checks."""
     request = httpx2.Request("GET", f"http://hub.example{path}")
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    answer = httpx2.Response(200, headers=named, request=request, stream=_Chunks(chunks))
+    answer = httpx2.Response(200, headers=headers, request=request, stream=_Chunks([body]))
     client._check_response(answer)
     return answer
 
 
-def test_a_compressed_answer_unpacks_to_a_bounded_number_of_bytes(monkeypatch):
-    text = json.dumps(list(range(10_000))).encode()
-    packed = gzip.compress(text)
-    pieces = [packed[start : start + 100] for start in range(0, len(packed), 100)]
-    for chunks in ([packed], pieces):
-        answer = packed_answer(*chunks, content_encoding="gzip", content_length=str(len(packed)))
-        assert answer.read() == text
-    assert packed_answer(content_encoding="gzip").read() == b""  # as to HEAD
+def test_an_answer_has_a_bounded_number_of_bytes_and_a_download_any(monkeypatch):
     monkeypatch.setattr(client, "MOST_ANSWER_BYTES", 3 << 20)
-    bomb = gzip.compress(bytes(64 << 20))
-    produced = 0
+    body = bytes(4 << 20)
+    assert len(checked_answer(body, "/datasets/a/b/resolve/main/x").read()) == len(body)
     with pytest.raises(WrongAnswer, match="an answer of more than 3 MiB"):
-        for piece in packed_answer(bomb, content_encoding="gzip").iter_bytes():
-            produced += len(piece)
-    assert produced <= 3 << 20
-    # a download, too, when it is compressed; a file as it is has any size
-    download = {"path": "/datasets/a/b/resolve/main/x"}
-    with pytest.raises(WrongAnswer, match="an answer of more than"):
-        packed_answer(bomb, content_encoding="gzip", **download).read()
-    assert len(packed_answer(bytes(4 << 20), **download).read()) == 4 << 20
-    with pytest.raises(WrongAnswer, match="an answer of more than"):
-        packed_answer(bytes(4 << 20)).read()
+        checked_answer(body, "/api/datasets/a/b").read()
 
 
-@pytest.mark.parametrize("encoding", ["br", "zstd", "deflate", "gzip, gzip", "x"])
+@pytest.mark.parametrize("encoding", ["gzip", "br", "zstd", "deflate", "x"])
 def test_an_encoding_that_was_not_asked_for_is_no_answer(encoding):
     with pytest.raises(WrongAnswer, match="an answer with the encoding"):
-        packed_answer(b"x", content_encoding=encoding)
-
-
-def test_a_damaged_and_a_half_compressed_answer():
-    packed = gzip.compress(bytes(range(256)) * 100)
-    with pytest.raises(httpx2.DecodingError):
-        packed_answer(b"no gzip at all", content_encoding="gzip").read()
-    with pytest.raises(httpx2.RemoteProtocolError, match="ended too early"):
-        packed_answer(packed[: len(packed) // 2], content_encoding="gzip").read()
+        checked_answer(b"x", "/api/datasets/a/b", **{"content-encoding": encoding})
 
 
 def refusal(status: int, message: str = "", **headers: str) -> Exception:

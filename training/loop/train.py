@@ -34,8 +34,8 @@ from sts_dino.hub.contract.recipe import Spans
 from sts_dino.hub.contract.run_dir import Manifest, lock_run
 from sts_dino.hub.durable import write_atomically, write_text
 from sts_dino.hub.errors import RunError
+from sts_dino.hub.messages import ProgressBar
 from sts_dino.hub.process import measure_peak_rss_mb
-from sts_dino.hub.progress import ProgressBar
 from sts_dino.hub.untrusted import warn_of_cut_texts
 from sts_dino.training.data.objectives import DOCUMENTS, EXAMPLE_TYPES, LOSSES, SELF_PAIR
 from sts_dino.training.data.rows import convert_stream_errors, read_endlessly

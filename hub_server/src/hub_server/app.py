@@ -1,16 +1,21 @@
 """The ASGI application: routes a request, runs its handler in a thread, maps errors to answers.
 
 Handlers are plain functions. One thread checks the Host header, routes a request and limits its
-body; after the body has arrived (``connections``), another runs the handler.
+body; after the body has arrived (``connections``), another runs the handler. Routes are matched on
+the raw path, before percent-decoding: ``refs%2Fpr%2F1`` is one segment, ``a%2Fb/c`` in a tree
+listing is not ambiguous.
 """
 
 import errno
 import logging
+import re
 import sqlite3
 import time
 import uuid
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import NamedTuple
+from urllib.parse import unquote
 
 import anyio
 from pydantic import ValidationError
@@ -19,13 +24,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from hub_server.connections import BodyReader, ClientGone
+from hub_server.handlers import files, lfs, pages, repos, xet
 from hub_server.handlers.call import Call, Hub
-from hub_server.handlers.pages import is_page_request
-from hub_server.handlers.routes import SLOW, Handler, get_body_limit, match_route
-from hub_server.pages.rendering import render_error_page
 from hub_server.storage.blobs import Body
 from hub_server.storage.credentials import authenticate
-from hub_server.storage.errors import HubError, make_missing_repo_error
+from hub_server.storage.errors import HubError, make_missing_repo_error, make_not_served_error
 
 log = logging.getLogger("hub_server")
 MAX_ID_CHARACTERS = 200  # of a request's id, which the answer repeats
@@ -49,6 +52,9 @@ _SQLITE_PROBLEMS = {
     "and the limit of open files (ulimit -n)",
     sqlite3.SQLITE_PERM: _STORE_PROBLEMS[errno.EACCES],
 }
+_API = re.compile(  # addresses that are no page
+    r"/(?:api|xet|lfs-upload|uploads|papers|buckets)(?:/.*)?|.*/resolve/.*|.*\.git/.*"
+)
 _SQLITE_PRIMARY_CODE = 0xFF  # the bits of an extended result code that hold the primary code
 _REFUSABLE = (
     HubError,
@@ -60,12 +66,154 @@ _REFUSABLE = (
 )
 
 
-class AdmittedCall(NamedTuple):
-    """A routed call, its handler, and the limit of its body in bytes."""
+Handler = Callable[[Call], Response | dict | list]
+JSON_LIMIT = 2 << 20
 
-    call: Call
+
+def refuse_short_repo_id(call: Call) -> Response:
+    """Raise HubError 404 (401 without a token) for a repo id without a namespace."""
+    raise make_missing_repo_error(anonymous=call.actor is None)
+
+
+def refuse_unserved_path(call: Call) -> Response:
+    """Raise HubError 404 for a service of the Hub that does not exist here."""
+    raise make_not_served_error()
+
+
+class Route(NamedTuple):
+    """One call: its method, the pattern of its raw path, its name for tests, its handler."""
+
+    method: str
+    pattern: re.Pattern[str]
+    name: str
     handler: Handler
-    body_limit: int
+
+
+_PATTERNS = {
+    "{api}": r"/api/(?P<kind>models|datasets|spaces|kernels)/(?P<namespace>[^/]+)/(?P<name>[^/]+)",
+    "{web}": r"/(?:(?P<kind>datasets|spaces|kernels)/)?(?P<namespace>[^/]+)/(?P<name>[^/]+?)",
+    "{owner}": r"/(?!(?:api|models|datasets|spaces|kernels|buckets|papers|uploads|lfs-upload|xet|-)"
+    r"(?:/|$))(?P<namespace>[^/]+)",
+    "{page}": r"/(?:(?P<kind>datasets)/)?(?!api/|lfs-upload/|xet/|papers/)"
+    r"(?P<namespace>[^/]+)/(?P<name>[^/]+)",
+    "{rev}": r"(?P<revision>[^/]+)",
+    "{ref}": r"(?P<ref>[^/]+)",
+    "{xet}": r"/xet/(?P<space>[0-9a-f]{32})",
+    "{upload}": r"/lfs-upload/(?P<repo>\d+)/(?P<oid>[0-9a-f]{64})/(?P<size>\d+)/(?P<part_bytes>\d+)"
+    r"/(?P<upload>[0-9a-f]{32})",
+}
+
+
+def _compile_pattern(template: str) -> re.Pattern[str]:
+    """Return the regular expression of a path template with names of ``_PATTERNS`` in it."""
+    for name, regex in _PATTERNS.items():
+        template = template.replace(name, regex)
+    return re.compile(template)
+
+
+# Tests use the names, so they stay when a handler is renamed.
+_TABLE: list[tuple[str, str, str, Handler]] = [
+    ("GET", r"/", "pages.front", pages.show_front),
+    ("GET", r"/api/whoami-v2", "repos.whoami", repos.describe_user),
+    ("POST", r"/api/repos/create", "repos.create", repos.create),
+    ("DELETE", r"/api/repos/delete", "repos.delete", repos.delete),
+    ("POST", r"/api/validate-yaml", "repos.validate_yaml", repos.validate_yaml),
+    (
+        "GET",
+        r"/api/(?P<kind>models|datasets|spaces|kernels)",
+        "repos.listing",
+        repos.list_matching_repos,
+    ),
+    ("GET", r"{api}", "repos.info", repos.show_info),
+    ("GET", r"{api}/revision/{rev}", "repos.info", repos.show_info),
+    ("PUT", r"{api}/settings", "repos.settings", repos.update_settings),
+    ("GET", r"{api}/tree/{rev}(?:/(?P<path>.+))?", "files.tree", files.list_folder),
+    ("POST", r"{api}/paths-info/{rev}", "files.paths_info", files.describe_paths),
+    ("POST", r"{api}/preupload/{rev}", "files.preupload", files.plan_upload),
+    ("POST", r"{api}/commit/{rev}", "history.commit", repos.create_commit),
+    ("GET", r"{api}/commits/{rev}", "history.commits", repos.list_commits),
+    ("GET", r"{api}/refs", "history.refs", repos.list_branches_and_tags),
+    ("POST", r"{api}/branch/{ref}", "history.create_branch", repos.create_branch),
+    ("DELETE", r"{api}/branch/{ref}", "history.delete_branch", repos.delete_branch),
+    ("POST", r"{api}/tag/{ref}", "history.create_tag", repos.create_tag),
+    ("DELETE", r"{api}/tag/{ref}", "history.delete_tag", repos.delete_tag),
+    ("GET", r"{api}/xet-write-token/{rev}", "xet.write_token", xet.create_write_token),
+    ("POST", r"{xet}/v1/xorbs/default/(?P<hash>[0-9a-f]{64})", "xet.put_xorb", xet.store_xorb),
+    ("POST", r"{xet}/v1/shards", "xet.put_shard", xet.store_shard),
+    ("POST", r"{web}\.git/info/lfs/objects/batch", "lfs.batch", lfs.plan_transfers),
+    ("PUT", r"{upload}/(?P<number>\d+)", "lfs.put", lfs.store_upload),
+    ("POST", r"{upload}", "lfs.complete", lfs.finish_upload),
+    ("GET", r"{web}/resolve/{rev}/(?P<path>.+)", "files.download", files.download),
+    ("GET", r"{owner}", "pages.owner", pages.show_owner),
+    ("GET", r"{page}(?:/commit/{rev})?", "pages.repo", pages.show_repo),
+    ("GET", r"{page}/tree/{rev}(?:/(?P<path>.+))?", "pages.tree", pages.show_folder),
+    ("GET", r"{page}/blob/{rev}/(?P<path>.+)", "pages.blob", pages.show_file),
+    ("GET", r"{page}/report/{rev}", "pages.report", pages.show_report),
+    ("*", r"{api}(?:/.*)?", "repos.not_found", repos.refuse_unknown_path),
+    (
+        "*",
+        r"/api/(?:models|datasets)/[^/]+(?:/(?:revision|tree|refs|commits)/.+)?",
+        "routes.no_such_repo",
+        refuse_short_repo_id,
+    ),
+    (
+        "GET",
+        r"/(?:(?:datasets|spaces|kernels)/)?[^/]+/resolve/.+",
+        "routes.no_such_repo",
+        refuse_short_repo_id,
+    ),
+    (
+        "*",
+        r"/(?:api|papers|uploads|buckets)(?:/.+)?",
+        "routes.no_such_service",
+        refuse_unserved_path,
+    ),
+]
+ROUTES = [
+    Route(method, _compile_pattern(pattern), name, handler)
+    for method, pattern, name, handler in _TABLE
+]
+
+# Called before the body is fetched: its limit in bytes, or a refusal.
+_BODY_LIMITS: dict[Handler, Callable[[Call], int]] = {
+    repos.create_commit: repos.get_commit_body_limit,
+    lfs.store_upload: lfs.get_upload_body_limit,
+    xet.store_shard: xet.get_body_limit,
+    xet.store_xorb: xet.get_body_limit,
+}
+
+# Handlers that may take a second or more, or much memory, over a client's content: few run at once.
+_SLOW: tuple[Handler, ...] = (
+    pages.show_repo,
+    pages.show_file,
+    repos.validate_yaml,
+    xet.store_shard,
+)
+
+
+def get_body_limit(handler: Handler, call: Call) -> int:
+    """Return a call's body limit in bytes. Raises HubError when its handler refuses any body."""
+    if handler in _BODY_LIMITS:
+        return _BODY_LIMITS[handler](call)
+    return JSON_LIMIT
+
+
+def match_route(method: str, raw_path: str) -> tuple[Route, dict[str, str]]:
+    """Return the first route that fits a request, and the decoded parts of its path by name.
+
+    Raises HubError 404 without an X-Error-Code when no route fits, UnicodeError for a part that is
+    not UTF-8.
+    """
+    method = "GET" if method == "HEAD" else method
+    for route in ROUTES:
+        match = route.pattern.fullmatch(raw_path)
+        if match is None or route.method not in ("*", method):
+            continue
+        groups = {key: value for key, value in match.groupdict().items() if value}
+        args = {key: unquote(value, errors="strict") for key, value in groups.items()}
+        args.setdefault("kind", "models")  # only models lie at the root of the endpoint
+        return route, args
+    raise HubError(404, "Sorry, we can't find the page you are looking for.")
 
 
 class HubApp:
@@ -85,7 +233,7 @@ class HubApp:
         # each other.
         self._threads = anyio.CapacityLimiter(HANDLER_THREADS)
         self._slow_limiters = {
-            handler: anyio.CapacityLimiter(SLOW_HANDLER_THREADS) for handler in SLOW
+            handler: anyio.CapacityLimiter(SLOW_HANDLER_THREADS) for handler in _SLOW
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -132,10 +280,10 @@ class HubApp:
         reader = BodyReader(receive, self._patience)
         body = Body(self._hub.blobs.tmp)
         try:
-            call, handler, limit = await anyio.to_thread.run_sync(
+            call, handler = await anyio.to_thread.run_sync(
                 self._admit, scope, body, limiter=self._threads
             )
-            await reader.read_into(body, limit, self._threads)
+            await reader.read_into(body, call.body_limit, self._threads)
             limiter = self._slow_limiters.get(handler, self._threads)
             answer = await anyio.to_thread.run_sync(handler, call, limiter=limiter)
             if isinstance(answer, Response):
@@ -153,13 +301,16 @@ class HubApp:
                     await anyio.to_thread.run_sync(body.drop, limiter=self._threads)
 
     def _is_for_browser(self, scope: Scope) -> bool:
-        """Return whether a request is a browser's for a page of this Hub."""
+        """Return whether a request is a browser's for a page of this Hub, not for its API."""
         headers = Headers(scope=scope)
-        if headers.get("host", "") not in self._hosts:
-            return False
-        return is_page_request(scope["method"], _get_path(scope), headers.get("accept", ""))
+        return (
+            headers.get("host", "") in self._hosts
+            and scope["method"] in ("GET", "HEAD")
+            and "text/html" in headers.get("accept", "")
+            and not _API.fullmatch(_get_path(scope))
+        )
 
-    def _admit(self, scope: Scope, body: Body) -> AdmittedCall:
+    def _admit(self, scope: Scope, body: Body) -> tuple[Call, Handler]:
         """Authenticate and route a request before its body is read, and limit its body.
 
         Raises HubError: 400 for an ambiguous length, 404 or 421 for another host, 401 for an
@@ -197,11 +348,11 @@ class HubApp:
             actor=actor,
             content=body,
         )
-        limit = get_body_limit(route.handler, call)
+        call.body_limit = get_body_limit(route.handler, call)
         # The server has checked that the header is a number.
-        if int(headers.get("content-length", "0")) > limit:
-            raise HubError(413, f"The request body is larger than {limit} bytes")
-        return AdmittedCall(call, route.handler, limit)
+        if int(headers.get("content-length", "0")) > call.body_limit:
+            raise HubError(413, f"The request body is larger than {call.body_limit} bytes")
+        return call, route.handler
 
 
 def _get_path(scope: Scope) -> str:
@@ -212,7 +363,7 @@ def _get_path(scope: Scope) -> str:
 def _render_refusal(refusal: HubError, scope: Scope) -> Response:
     """Return a refusal as an error page with the headers of the refusal's JSON answer."""
     endpoint = f"http://{Headers(scope=scope)['host']}"
-    page = render_error_page(
+    page = pages.render_error_page(
         endpoint, _get_path(scope), refusal.status, refusal.message, refusal.code
     )
     for name, value in refusal.to_response().headers.items():

@@ -20,7 +20,7 @@ from hub_server.storage.errors import HubError
 
 _MOST_CONNECTIONS = 1000
 _LEAST_CONNECTIONS = 16  # with however low a limit of open files
-_WANTED_OPEN_FILES = 4096  # the limit of open files that this process asks for
+_MANY_OPEN_FILES = 4096  # enough for all connections
 _OTHER_OPEN_FILES = 512  # besides connections and the files that these read or write
 LEAST_BYTES_PER_SECOND = 1000  # of a body, after the first seconds of patience
 # A body may pause for this many times the patience, because a proxy may send a body in bursts.
@@ -126,28 +126,20 @@ def make_connection_class(patience: float) -> type[TimedConnection]:
 
     The limit fits this process's limit of open files: each connection may hold one more file open.
     """
-    open_files = _raise_open_file_limit() - _OTHER_OPEN_FILES
+    open_files = _get_open_file_limit() - _OTHER_OPEN_FILES
     most = max(_LEAST_CONNECTIONS, min(_MOST_CONNECTIONS, open_files // 2))
     return type("Connection", (TimedConnection,), {"patience": patience, "most": most})
 
 
-def _raise_open_file_limit() -> int:
-    """Raise this process's limit of open files to ``_WANTED_OPEN_FILES``, if the system allows it.
-
-    Returns the limit that is in force; ``_WANTED_OPEN_FILES`` if there is none. A higher limit
-    stays.
-    """
+def _get_open_file_limit() -> int:
+    """Return this process's limit of open files; ``_MANY_OPEN_FILES`` if there is none."""
     try:
         import resource
     except ModuleNotFoundError:  # Windows has no such limit
-        return _WANTED_OPEN_FILES
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:  # a negative number
-        return _WANTED_OPEN_FILES
-    is_unlimited = hard == resource.RLIM_INFINITY
-    allowed = _WANTED_OPEN_FILES if is_unlimited else min(hard, _WANTED_OPEN_FILES)
-    limit = max(soft, allowed)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+        return _MANY_OPEN_FILES
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:  # a negative number
+        return _MANY_OPEN_FILES
     return limit
 
 

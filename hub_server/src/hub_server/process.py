@@ -34,7 +34,7 @@ class LocalHub:
     ``program``: what Python runs as the command ``hub-server``.
     """
 
-    program: tuple[str, ...] = ("-m", "hub_server")
+    program: tuple[str, ...] = ("-m", "hub_server.server")
 
     def __init__(
         self,

@@ -263,3 +263,7 @@ def _start_forced_stop() -> None:
 def main() -> None:
     """Run the command ``hub-server``."""
     app(prog_name="hub-server")
+
+
+if __name__ == "__main__":
+    main()

@@ -47,6 +47,7 @@ class Call:
         endpoint: this server's address, for absolute URLs.
         actor: the authenticated user; None without a token.
         content: the body; empty until the handler runs.
+        body_limit: the limit of the body in bytes.
     """
 
     hub: Hub
@@ -58,6 +59,7 @@ class Call:
     endpoint: str
     actor: Actor | None
     content: Body
+    body_limit: int = 0
 
     @property
     def user(self) -> Actor:

@@ -124,11 +124,11 @@ def get_upload_body_limit(call: Call) -> int:
 def store_upload(call: Call) -> Response:
     """Store a large file and record its upload, or store one part of a large file.
 
-    Raises HubError 403 for a bad signature, 400 for another length or content.
+    ``get_upload_body_limit`` has checked the signature. Raises HubError 400 for another length or
+    content.
     """
-    length = get_upload_body_limit(call)
-    if call.content.size != length:
-        raise _make_length_error(length)
+    if call.content.size != call.body_limit:
+        raise _make_length_error(call.body_limit)
     if call.args["part_bytes"] == call.args["size"]:
         _store_object(call, lambda staging: staging.take(call.content))
         return Response()

@@ -1,24 +1,29 @@
 """HTML pages for a browser, with an anonymous visitor's rights: the Hub, an owner, a repo, a file.
 
-All of it is links and GET forms, so an address holds a view. A ``report.html`` is shown in a
-sandbox.
+All of it is links and GET forms, so an address holds a view. Templates escape every value, and a
+strict policy allows no script at all. A ``report.html`` is untrusted HTML: its sandbox has no
+scripts, no origin and no other address.
 """
 
+import base64
+import hashlib
 import json
-import re
 from codecs import getincrementaldecoder
 from collections import Counter
 from collections.abc import Mapping
+from datetime import UTC, datetime
+from http import HTTPStatus
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
-from starlette.responses import FileResponse, Response
+from jinja2 import Environment, FileSystemLoader
+from starlette.responses import FileResponse, HTMLResponse, Response
 
 from hub_server.handlers.call import Call
 from hub_server.handlers.files import PICTURES
-from hub_server.pages import cards, rendering
+from hub_server.pages import cards
 from hub_server.pages.cards import Config
 from hub_server.pages.readers import (
     MOST_FILES,
@@ -26,6 +31,7 @@ from hub_server.pages.readers import (
     Card,
     Question,
     Window,
+    escape_hidden_characters,
     show_card,
     show_rows,
 )
@@ -51,9 +57,94 @@ _ENTRIES = 1000  # of a folder
 _TEXT = 200_000  # bytes of a file
 _LINES = 5_000  # of a file
 _NO_CARD = "There is no README.md with metadata that can be read."
-_API = re.compile(
-    r"/(?:api|xet|lfs-upload|uploads|papers|buckets)(?:/.*)?|.*/resolve/.*|.*\.git/.*"
+_TEMPLATES = Path(cards.__file__).with_name("templates")
+_STYLE = (_TEMPLATES / "style.css").read_text(encoding="utf-8")
+_STYLE_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+_QUIET = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
+_REPORT_HEADERS = _QUIET | {
+    "Content-Security-Policy": "sandbox; default-src 'none'; style-src 'unsafe-inline'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'",
+    "Cache-Control": "no-cache",
+}
+_ADVICE = {
+    "RepoNotFound": "Its name may be misspelt, or it is private: these pages show public repos "
+    "only. A private one is read by a client with a token: hf download NAME (--repo-type dataset), "
+    "with HF_ENDPOINT and HF_TOKEN_PATH set.",
+    "RevisionNotFound": "A revision is a branch, a tag or a commit id; "
+    "the repo's page names its tags.",
+    "EntryNotFound": "The file or folder may have another name in this revision.",
+}
+_FAILED = (
+    "The server's own fault: its log (stderr) has the details. "
+    "Load the page again, or go to the start page."
 )
+
+
+def _escape_text(value: object) -> object:
+    """Return plain text with hidden characters made visible; other values as they are."""
+    # Markup, a subclass of str, is the HTML of this Hub's own templates and the cleaned card.
+    if type(value) is str:
+        return escape_hidden_characters(value)
+    return value
+
+
+def format_time(seconds: int) -> str:
+    """Return a time (Unix seconds) as text, such as ``2024-01-31 12:00 UTC``."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+_PAGES = Environment(
+    loader=FileSystemLoader(_TEMPLATES),
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    finalize=_escape_text,
+)
+_PAGES.globals["style"] = _STYLE
+_PAGES.filters |= {"time": format_time, "number": "{:,}".format}
+
+
+def render_page(template: str, endpoint: str, status: int = 200, **facts: object) -> Response:
+    """Return a template as an HTML answer whose policy allows no script.
+
+    ``endpoint``: this server's own address. ``facts``: the values of the template.
+    """
+    policy = (
+        f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; img-src 'self'; frame-src 'self'; "
+        "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    )
+    html = _PAGES.get_template(template).render(endpoint=endpoint, **facts)
+    return HTMLResponse(html, status, _QUIET | {"Content-Security-Policy": policy})
+
+
+def render_error_page(
+    endpoint: str, path: str, status: int, message: str, code: str = ""
+) -> Response:
+    """Return an error as a page: the problem and the next step.
+
+    Args:
+        endpoint: this server's own address.
+        path: path of the request, percent-encoded.
+        status: HTTP status.
+        message: the problem, as clients get it.
+        code: the X-Error-Code that clients map to an exception.
+    """
+    reason = "Not found" if code == "RepoNotFound" else HTTPStatus(status).phrase
+    default_advice = _FAILED if status == HTTPStatus.INTERNAL_SERVER_ERROR else ""
+    repo = ""
+    if code in ("RevisionNotFound", "EntryNotFound"):
+        # The repo's page: /namespace/name, or /datasets/namespace/name.
+        segments = 4 if path.startswith("/datasets/") else 3
+        repo = "/".join(path.split("/")[:segments])
+    return render_page(
+        "error.html",
+        endpoint,
+        status,
+        title=f"{status} {reason}",
+        message=message,
+        advice=_ADVICE.get(code, default_advice),
+        repo=repo,
+    )
 
 
 class RepoRevision(NamedTuple):
@@ -88,14 +179,6 @@ class RepoRevision(NamedTuple):
         """Return the address of a page of this revision; ``kind``: blob, tree, report or commit."""
         below = f"/{quote(path)}" if path else ""
         return f"{self.repo_url}/{kind}/{quote(self.name, safe='')}{below}"
-
-
-def is_page_request(method: str, path: str, accept: str) -> bool:
-    """Return whether a request asks for a page, by its ``Accept`` header and its address.
-
-    An address of the API is no page.
-    """
-    return method in ("GET", "HEAD") and "text/html" in accept and not _API.fullmatch(path)
 
 
 def find_repo_revision(call: Call) -> RepoRevision:
@@ -180,11 +263,8 @@ def _choose_split(configs: list[Config], query: Mapping[str, str]) -> tuple[Conf
 
     The form keeps the split of the old config when a visitor chooses another config.
     """
-    config = configs[0]
-    for candidate in configs:
-        if candidate.name == query.get("config", ""):
-            config = candidate
-            break
+    configs_by_name = {config.name: config for config in configs}
+    config = configs_by_name.get(query.get("config", ""), configs[0])
     split = query.get("split", "")
     if split not in config.splits:
         split = next(iter(config.splits))
@@ -231,7 +311,7 @@ def show_front(call: Call) -> Response:
     repos = _list_visible_repos(call)
     owners = Counter(repo.namespace for repo, _ in repos)
     sorted_owners = sorted(owners.items(), key=lambda owner: owner[0].lower())
-    return rendering.render_page(
+    return render_page(
         "front.html",
         call.endpoint,
         title="Local Hub",
@@ -258,7 +338,7 @@ def show_owner(call: Call) -> Response:
         if repo.namespace.lower() == row["name"].lower():
             pairs_by_kind[repo.kind].append((repo, commit))
     datasets_first = reversed(KINDS.items())  # the page lists datasets before models
-    return rendering.render_page(
+    return render_page(
         "owner.html",
         call.endpoint,
         title=row["name"],
@@ -294,7 +374,7 @@ def show_repo(call: Call) -> Response:
         configs = cards.list_configs(metadata, list(files))
         if configs:
             view = build_rows_view(call, revision.url, configs, files)
-    return rendering.render_page(
+    return render_page(
         "repo.html",
         call.endpoint,
         title=repo.full_name,
@@ -337,7 +417,7 @@ def show_folder(call: Call) -> Response:
             raise make_missing_entry_error(problem, commit.oid)
         entries = list(walk(db, folder.oid, path, recursive=False))
     entries.sort(key=lambda entry: entry.file is not None)  # False, a folder, sorts first
-    return rendering.render_page(
+    return render_page(
         "tree.html",
         call.endpoint,
         title=f"{path or 'Files'} · {revision.repo.full_name}",
@@ -369,7 +449,7 @@ def show_file(call: Call) -> Response:
         if lines is not None:
             content["lines"] = lines[:_LINES]
             content["cut"] = file.size > _TEXT or len(lines) > _LINES
-    return rendering.render_page(
+    return render_page(
         "blob.html",
         call.endpoint,
         title=f"{path} · {revision.repo.full_name}",
@@ -415,5 +495,5 @@ def show_report(call: Call) -> Response:
     return FileResponse(
         call.hub.blobs.get_path(file.sha256),
         media_type="text/html; charset=utf-8",
-        headers=rendering.REPORT_HEADERS,
+        headers=_REPORT_HEADERS,
     )

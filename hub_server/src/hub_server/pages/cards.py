@@ -18,7 +18,7 @@ import nh3
 import yaml
 from markdown_it import MarkdownIt
 
-from hub_server.pages.readers import Card, CardQuestion
+from hub_server.pages.readers import Card
 
 _FRONT_MATTER = re.compile(
     r"\A\s*---[ \t]*\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE
@@ -371,13 +371,12 @@ def _get_texts(metadata: dict, key: str) -> list[str]:
     return [item for item in _make_list(metadata.get(key) or []) if isinstance(item, str)]
 
 
-def answer(request: bytes) -> Card:
-    """Render the card of a ``CardQuestion`` in JSON; ``readers.ask`` calls this in a child."""
-    question = CardQuestion.model_validate_json(request)
+def answer(readme: Path, base: str) -> Card:
+    """Render a stored README, its addresses below ``base``; ``readers.ask`` calls this."""
     # A character of UTF-8 has at most 4 bytes.
-    text = Path(question.readme).read_bytes()[: 4 * MOST_CARD_CHARACTERS].decode(errors="replace")
+    text = readme.read_bytes()[: 4 * MOST_CARD_CHARACTERS].decode(errors="replace")
     text = _FRONT_MATTER.sub("", text, count=1)
-    return Card(html=render_card(text, question.base))
+    return Card(html=render_card(text, base))
 
 
 def render_card(text: str, base: str) -> str:

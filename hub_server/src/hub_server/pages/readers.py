@@ -51,12 +51,12 @@ class ReaderNotStarted(ReaderFailed):
     """The system refused a child process, so the file is not the cause."""
 
 
-def ask(module: str, question: BaseModel, answer: type[Answer]) -> Answer:
+def ask(module: str, arguments: tuple[object, ...], answer: type[Answer]) -> Answer:
     """Call the function ``answer`` of a module in a child process, and return its result.
 
     Args:
         module: the module's name.
-        question: the argument of the function, which the child gets as JSON.
+        arguments: the arguments of the function.
         answer: the type of the result, which comes back as JSON of at most ``MOST_ANSWER_BYTES``.
 
     Raises:
@@ -66,8 +66,8 @@ def ask(module: str, question: BaseModel, answer: type[Answer]) -> Answer:
     with _CHILD_SLOTS:
         receiver, sender = _CONTEXT.Pipe(duplex=False)
         # The limit of CPU time is in whole seconds.
-        arguments = (module, question.model_dump_json().encode(), sender, math.ceil(SECONDS))
-        process = _CONTEXT.Process(target=_run_child, args=arguments, daemon=True)
+        child_arguments = (module, arguments, sender, math.ceil(SECONDS))
+        process = _CONTEXT.Process(target=_run_child, args=child_arguments, daemon=True)
         with receiver:
             try:
                 _start_child(process, sender)
@@ -98,7 +98,9 @@ def _start_child(process: Any, connection: Connection) -> None:
             raise ReaderNotStarted(str(error)) from error
 
 
-def _run_child(module: str, question: bytes, connection: Connection, seconds: int) -> None:
+def _run_child(
+    module: str, arguments: tuple[object, ...], connection: Connection, seconds: int
+) -> None:
     """Limit this child process, and send the answer of a module's ``answer`` as JSON."""
     # Windows has no such limits: there ``ask`` alone limits the time.
     if sys.platform != "win32":
@@ -110,7 +112,7 @@ def _run_child(module: str, question: bytes, connection: Connection, seconds: in
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # A traceback over an untrusted file is not a failure of the server: keep it out of the log.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    answer: BaseModel = importlib.import_module(module).answer(question)
+    answer: BaseModel = importlib.import_module(module).answer(*arguments)
     connection.send_bytes(answer.model_dump_json().encode())
 
 
@@ -125,13 +127,6 @@ def escape_hidden_characters(text: str) -> str:
             character = "\N{REPLACEMENT CHARACTER}"
         characters.append(character)
     return "".join(characters)
-
-
-class CardQuestion(BaseModel):
-    """A stored README, and the address below which its relative addresses lie."""
-
-    readme: str
-    base: str
 
 
 class Card(BaseModel):
@@ -168,13 +163,6 @@ class Facts(BaseModel):
     counted: int = 0
     broken: int | None = None
     problem: str = ""
-
-
-class RowsQuestion(BaseModel):
-    """A question to ``row_scan``; without ``facts`` the answer is ``Facts``, else a ``Window``."""
-
-    question: Question
-    facts: Facts | None = None
 
 
 class Second(BaseModel):
@@ -243,14 +231,14 @@ def show_rows(question: Question) -> Window:
 # Stored contents never change, so answers are kept; failures raise and are not kept.
 @lru_cache(maxsize=256)
 def _render_card(readme: Path, base: str) -> Card:
-    return ask(_CARDS, CardQuestion(readme=str(readme), base=base), Card)
+    return ask(_CARDS, (readme, base), Card)
 
 
 @lru_cache(maxsize=128)
 def _read_facts(files: tuple[str, ...]) -> Facts:
-    return ask(_ROWS, RowsQuestion(question=Question(files=files)), Facts)
+    return ask(_ROWS, (Question(files=files), None), Facts)
 
 
 @lru_cache(maxsize=128)
 def _read_window(question: Question) -> Window:
-    return ask(_ROWS, RowsQuestion(question=question, facts=_read_facts(question.files)), Window)
+    return ask(_ROWS, (question, _read_facts(question.files)), Window)

@@ -25,7 +25,6 @@ from hub_server.pages.readers import (
     Facts,
     Group,
     Question,
-    RowsQuestion,
     Second,
     Window,
     escape_hidden_characters,
@@ -60,8 +59,6 @@ class Unreadable(Exception):
         """Return the problem as a page shows it."""
         if isinstance(self.error, MemoryError | pa.ArrowMemoryError):
             return f"needs more memory to read than {MEMORY >> 30} GiB"
-        if isinstance(self.error, FileNotFoundError):
-            return "is missing in the Hub's store: restore its folder blobs"
         if isinstance(self.error, OSError) and self.error.errno is not None:
             return f"cannot be read from the Hub's disk ({self.error.strerror})"
         return f"cannot be read as parquet ({type(self.error).__name__})"
@@ -83,8 +80,14 @@ class Label(NamedTuple):
     names: list[str] = []  # noqa: RUF012
 
     def format(self, value: object, most: int = MOST_CELL_CHARACTERS) -> str:
-        """Return a value of the column as the page shows it, in at most ``most`` characters."""
-        return format_cell(format_label(value, self.names), most)
+        """Return a value of the column as the page shows it, in at most ``most`` characters.
+
+        A label's number has its name, ``1 (neutral)``.
+        """
+        name = get_label_name(value, self.names)
+        if name is not value:
+            value = f"{value} ({name})"
+        return format_cell(value, most)
 
 
 class Split:
@@ -139,18 +142,15 @@ class Split:
             start = max(0, start - batch.num_rows)
 
 
-def answer(request: bytes) -> Window | Facts:
-    """Answer a ``RowsQuestion`` in JSON with a page of rows; with the facts if it has none.
+def answer(question: Question, facts: Facts | None) -> Window | Facts:
+    """Answer a question with a page of rows; without ``facts``, with the facts about all rows.
 
-    ``readers.ask`` calls this in a child. An unreadable file is named in the answer. Raises
-    ValidationError for a malformed question.
+    ``readers.ask`` calls this in a child. An unreadable file is named in the answer.
     """
-    rows_question = RowsQuestion.model_validate_json(request)
-    facts = rows_question.facts
     try:
         if facts is None:
-            return collect_facts(Split(rows_question.question.files))
-        return find_rows(rows_question.question, facts)
+            return collect_facts(Split(question.files))
+        return find_rows(question, facts)
     except Unreadable as error:
         answer_type = Facts if facts is None else Window
         return answer_type(broken=error.index, problem=error.describe())
@@ -185,7 +185,9 @@ def find_rows(question: Question, facts: Facts) -> Window:
     names = split.schema.names
     pair = _find_pair(split.schema)
     window = Window(rows=sum(split.rows), can_group=pair is not None, **facts.model_dump())
-    columns = _choose_table_columns(names, facts.label_column)
+    columns = names[:MOST_COLUMNS]
+    if facts.label_column and facts.label_column not in columns:
+        columns[-1] = facts.label_column  # the label is always among the columns
     if pair and question.grouped:
         columns = [*pair, LABEL_OF_PAIR[pair]]
         if "target" in names:
@@ -224,17 +226,6 @@ def _find_pair(schema: pa.Schema) -> tuple[str, str] | None:
         if {*pair, label} <= plain_names:
             return pair
     return None
-
-
-def _choose_table_columns(names: list[str], label_column: str) -> list[str]:
-    """Return the first ``MOST_COLUMNS`` names, and the label's column in any case.
-
-    A label's column beyond them replaces the last one.
-    """
-    columns = names[:MOST_COLUMNS]
-    if label_column and label_column not in columns:
-        columns[-1] = label_column
-    return columns
 
 
 def read_page(split: Split, columns: list[str], question: Question, window: Window) -> Rows:
@@ -418,42 +409,15 @@ def get_label_name(value: object, names: list[str]) -> object:
     return value
 
 
-def format_label(value: object, names: list[str]) -> object:
-    """Return a label's number with its name, ``1 (neutral)``; without a name, the value."""
-    name = get_label_name(value, names)
-    return value if name is value else f"{value} ({name})"
-
-
 def format_cell(value: object, most: int = MOST_CELL_CHARACTERS) -> str:
     """Return a value as text, with hidden characters as U+FFFD; None is an empty text.
 
-    Floats have six significant digits. A text of more than ``most`` characters is cut, and its
+    A float has six significant digits. A text of more than ``most`` characters is cut, and its
     length is added.
     """
     if value is None:
         return ""
-    text = str(format_floats(value))
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
     if len(text) > most:
         text = f"{text[:most]}… (cut: {len(text):,} characters)"
     return escape_hidden_characters(text)
-
-
-def format_floats(value: object) -> object:
-    """Return a value with its floats in six significant digits, inside lists and mappings, too.
-
-    A list is cut to ``MOST_CELL_CHARACTERS`` items: ``format_cell`` shows no more of it.
-    """
-    if isinstance(value, float):
-        return Number(f"{value:.6g}")
-    if isinstance(value, list):
-        return [format_floats(item) for item in value[:MOST_CELL_CHARACTERS]]
-    if isinstance(value, dict):
-        return {key: format_floats(item) for key, item in value.items()}
-    return value
-
-
-class Number(str):
-    """The digits of a number, which a list shows without quotation marks (by ``repr``)."""
-
-    __slots__ = ()
-    __repr__ = str.__str__

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 UPLOAD_KEPT_SECONDS = 24 * 3600  # of an upload that was never finished
@@ -113,8 +114,8 @@ class BlobStore:
 
         Parts of uploads stay for ``UPLOAD_KEPT_SECONDS``, because a client may resume the upload.
         """
-        for stray in self.tmp.iterdir():
-            stray.unlink()
+        shutil.rmtree(self.tmp)
+        self.tmp.mkdir(mode=0o700)
         for upload in self._uploads.iterdir():
             if upload.stat().st_mtime < time.time() - UPLOAD_KEPT_SECONDS:
                 shutil.rmtree(upload)
@@ -135,13 +136,10 @@ class BlobStore:
         At the end of the block its blobs are flushed to the disk and stored; when the block raises,
         they are removed.
         """
-        staging = Staging(self.tmp)
-        try:
+        with TemporaryDirectory(dir=self.tmp) as folder:
+            staging = Staging(Path(folder))
             yield staging
             self._store_blobs(staging.waiting)
-        finally:
-            for temporary, _ in staging.waiting:
-                temporary.unlink(missing_ok=True)
 
     def _store_blobs(self, waiting: list[tuple[Path, Blob]]) -> None:
         """Flush the temporary files and rename them to blobs; afterwards the index may name these.
@@ -197,7 +195,13 @@ class Staging:
     def add(self, chunks: Iterable[bytes]) -> Blob:
         """Write content to a temporary file; return its sha256 and size."""
         temporary = self._folder / uuid.uuid4().hex
-        blob = _write(temporary, chunks)
+        digest = hashlib.sha256()
+        size = 0
+        with temporary.open("xb") as file:
+            for chunk in chunks:
+                digest.update(chunk)
+                size += file.write(chunk)
+        blob = Blob(digest.hexdigest(), size)
         self.waiting.append((temporary, blob))
         return blob
 
@@ -207,22 +211,3 @@ class Staging:
         blob = content.move(temporary)
         self.waiting.append((temporary, blob))
         return blob
-
-
-def _write(path: Path, chunks: Iterable[bytes]) -> Blob:
-    """Write ``chunks`` to a new file, and return its sha256 and size.
-
-    The file is removed when writing fails.
-    """
-    digest = hashlib.sha256()
-    size = 0
-    file = path.open("xb")  # before the block that removes the file: another one's stays
-    try:
-        with file:
-            for chunk in chunks:
-                digest.update(chunk)
-                size += file.write(chunk)
-    except BaseException:
-        path.unlink()
-        raise
-    return Blob(digest.hexdigest(), size)
