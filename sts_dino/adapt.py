@@ -1173,7 +1173,7 @@ def write_report(adaptation: Adaptation, advice: str = "") -> Path:
     advice: a line about what to try next; empty: none.
     """
     from sts_dino.eval.audit.command import silence_transformers
-    from sts_dino.report.run import make_report
+    from sts_dino.report import make_report
 
     silence_transformers()  # the report loads encoders
     page = adaptation.out / "report.html"

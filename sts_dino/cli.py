@@ -94,7 +94,7 @@ COMMANDS = {
         "Score an encoder on your pairs, STS, SentEval and MTEB",
         takes="encoder",
     ),
-    "report": Stage("sts_dino.report.run", "Write a report of runs as one HTML file", takes="run"),
+    "report": Stage("sts_dino.report", "Write a report of runs as one HTML file", takes="run"),
     "compare": Stage(
         "sts_dino.eval.compare.run", "Compare evaluations: which differences are significant"
     ),
