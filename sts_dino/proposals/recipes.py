@@ -32,13 +32,6 @@ from sts_dino.hub.errors import InputError, StsDinoError, suggest_choice
 from sts_dino.hub.untrusted import join_lines, read_json_object, require_no_cross_encoder
 from sts_dino.proposals.chat_server import Payment, choose_server
 from sts_dino.proposals.corpus import FAULTS, KINDS, Corpus, Profile
-from sts_dino.proposals.label_ways import (
-    BEST_OF_N,
-    CANDIDATES,
-    DEFAULT_WAY,
-    PLAIN,
-    make_way,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +64,8 @@ FEWEST_FOR_SHARE = 10  # texts: the share of a language among fewer texts means 
 # The share of texts recognised as English: code has 0.5 to 0.65, English sentences 0.9 and more
 LEAST_ENGLISH_SHARE = 0.75
 LABELS = ("1", "0.5", "0")  # of a proposed recipe: the names are the similarities
+CANDIDATES = 4  # texts of a label among which an encoder chooses, of a model behind a server
+SPARE_ATTEMPTS = 4  # for texts that are rejected
 
 # Encoders
 BATCH_SIZE = 32
@@ -453,7 +448,7 @@ def format_dataset_recipe(
     decoding = _make_decoding_section(generator, model, _estimate_longest(profile))
     selection = None
     if "server" in model:
-        selection = _add_server_way(model, decoding, profile.language, labels)
+        selection = _add_selection(model, decoding, profile.language, labels)
     reject = ["example_copy", "prompt_echo", "control_characters", "too_long"]
     if profile.language in RECOGNISED_LANGUAGES:
         reject.append("wrong_language")
@@ -494,42 +489,29 @@ def format_dataset_recipe(
     )
 
 
-def _add_server_way(
+def _add_selection(
     model: dict[str, Any], decoding: dict[str, Any], language: str, labels: Sequence[str]
 ) -> dict[str, Any] | None:
-    """Add a server's way to generate to ``model`` and ``decoding``; return section ``selection``.
+    """Let an encoder choose among several texts of a server, which cannot self-debias.
 
-    Both arguments are changed in place. Returns None where no encoder chooses among several texts.
+    This has the highest label agreement (docs/backends.md). ``model`` and ``decoding`` are changed
+    in place. Returns the section ``selection``; None for a single label, and without the encoder,
+    which the log then names.
     """
-    server = model["server"]
-    has_schema = server.get("structured_output", False)
-    # llama.cpp answers a request with several texts only under a schema
-    choices = CANDIDATES if has_schema else 1
-    way = make_way(_choose_way(language, labels), labels, has_schema, choices=choices)
-    decoding["max_attempts"] = way["decoding.max_attempts"]
-    added_keys = {"contrast": way["model.server.contrast"]}
-    if way["model.server.choices"] > 1:
-        added_keys["choices"] = way["model.server.choices"]
-    stated_keys = {key: value for key, value in added_keys.items() if value is not None}
-    model["server"] = {**server, **stated_keys}
-    selection: dict[str, Any] | None = way["selection"]
-    return selection
-
-
-def _choose_way(language: str, labels: Sequence[str]) -> str:
-    """Return the way in which a server generates: the default one, or plain without its encoder.
-
-    The log names an encoder that is missing.
-    """
-    is_chosen_by_encoder = DEFAULT_WAY == BEST_OF_N and len(labels) > 1
-    if is_chosen_by_encoder and find_default_selector(language) is None:
+    if len(labels) == 1:
+        return None
+    if find_default_selector(language) is None:
         name = get_default_selector(language).lower()
         logger.info(
             f"one text is generated for each label; sts-dino lm {name} brings the encoder that "
             f"chooses the best of {CANDIDATES} (docs/backends.md)"
         )
-        return PLAIN
-    return DEFAULT_WAY
+        return None
+    # llama.cpp answers a request with several texts only under a schema
+    if model["server"].get("structured_output"):
+        model["server"] = {**model["server"], "choices": CANDIDATES}
+    decoding["max_attempts"] = CANDIDATES + SPARE_ATTEMPTS
+    return {"candidates": CANDIDATES}
 
 
 def _make_model_section(generator: Generator, choice: "PromptChoice | None") -> dict[str, Any]:
@@ -562,7 +544,7 @@ def _make_decoding_section(
             decoding["top_k"] = 0
         if server.example_turns:  # a cut answer is rejected, and is paid for, too
             longest *= 2
-    return {**decoding, "max_new_tokens": longest, "samples": 1, "max_attempts": 5}
+    return {**decoding, "max_new_tokens": longest, "samples": 1, "max_attempts": 1 + SPARE_ATTEMPTS}
 
 
 def parse_labels(option: str | None) -> tuple[str, ...]:
