@@ -1,4 +1,4 @@
-"""Command-line options that several commands share: dataclasses with one option per field."""
+"""Options and arguments that several commands share: dataclasses of options, files of recipes."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
@@ -15,6 +15,7 @@ from sts_dino.hub.client.retry import (
     install_patient_client,
 )
 from sts_dino.hub.contract import run_dir
+from sts_dino.hub.contract.recipe_file import read_yaml
 from sts_dino.hub.errors import InputError
 from sts_dino.hub.untrusted import require_no_secret
 
@@ -171,3 +172,34 @@ class ReleaseOptions(PublishOptions):
             min=4, max=128, help="Commits an hour to a growing repository; the Hub allows 128"
         ),
     ] = COMMITS_PER_HOUR
+
+
+def list_recipes(files_and_folders: list[Path]) -> list[Path]:
+    """List the recipe files of files and folders: datasets before models, both in the given order.
+
+    A folder stands for all *.yaml files below it, sorted by path.
+
+    Raises InputError when there is no recipe.
+    """
+    paths: list[Path] = []
+    for path in files_and_folders:
+        if path.is_dir():
+            paths += sorted(path.rglob("*.yaml"))
+        else:
+            paths.append(path)
+    if not paths:
+        places = ", ".join(str(path) for path in files_and_folders)
+        raise InputError(places, "no recipe (*.yaml) is there")
+    return sorted(paths, key=is_model)
+
+
+def is_model(path: Path) -> bool:
+    """Return whether a recipe file has the kind model; False for the kind dataset.
+
+    Raises InputError for another kind.
+    """
+    kind = read_yaml(path).get("kind")
+    if kind not in ("dataset", "model"):
+        problem = f"unknown kind of recipe {kind!r}"
+        raise InputError(f"{path}:kind", problem, allowed="dataset, model")
+    return bool(kind == "model")
