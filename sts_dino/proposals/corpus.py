@@ -17,8 +17,11 @@ from sts_dino.generation.inputs.sources import (
     read_file_rows,
 )
 from sts_dino.generation.run import is_question
+from sts_dino.hub.client.connection import convert_read_errors
+from sts_dino.hub.client.fetch import open_hub_dataset, require_known
 from sts_dino.hub.contract import licences
 from sts_dino.hub.contract.recipe import LANGUAGE, QUOTE
+from sts_dino.hub.contract.shards import convert_reader_errors
 from sts_dino.hub.errors import InputError, suggest_choice
 from sts_dino.hub.text_files import (
     MARK,
@@ -394,10 +397,6 @@ def read_hub_corpus(
     usable text, and for a malformed ``language`` or an unknown ``kind``; RunError when the Hub
     cannot be read.
     """
-    from sts_dino.hub.client.connection import convert_read_errors
-    from sts_dino.hub.client.fetch import open_hub_dataset, require_known
-    from sts_dino.hub.contract.shards import convert_reader_errors
-
     # Choose a config and a split.
     repo_id, _, revision = location.partition("@")
     dataset = open_hub_dataset(repo_id, revision or None, location)

@@ -8,15 +8,19 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
+from huggingface_hub import HfApi, hf_hub_download
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from sts_dino.eval.encoders.load import MINILM, download_and_check_model, find_minilm
 from sts_dino.generation.backends.registry import parse_server
 from sts_dino.generation.backends.server_probe import choose_top_k
 from sts_dino.generation.rows.selection import find_default_selector, get_default_selector
 from sts_dino.generation.run import describe_model
 from sts_dino.hub.assets import HINT_ANOTHER_LANGUAGE_MODEL, find_asset
+from sts_dino.hub.client.connection import convert_read_errors
 from sts_dino.hub.contract import licences
 from sts_dino.hub.contract.packaged import ENCODERS, GENERATORS, MULTILINGUAL, find_hub_model
 from sts_dino.hub.contract.published_paths import find_public_host
@@ -30,13 +34,13 @@ from sts_dino.hub.contract.recipe import (
 )
 from sts_dino.hub.errors import InputError, StsDinoError, suggest_choice
 from sts_dino.hub.untrusted import join_lines, read_json_object, require_no_cross_encoder
+from sts_dino.probe import PromptChoice
 from sts_dino.proposals.chat_server import Payment, choose_server
 from sts_dino.proposals.corpus import FAULTS, KINDS, Corpus, Profile
+from sts_dino.release.preflight import FIXED_REVISION
+from sts_dino.teacher import load_endpoint
 
 logger = logging.getLogger(__name__)
-
-if TYPE_CHECKING:
-    from sts_dino.probe import PromptChoice
 
 # Generators
 GEMMA = GENERATORS["gemma-3-270m"]
@@ -382,11 +386,6 @@ def pin_revision(repo_id: str, revision: str) -> str:
     names its commit. Raises InputError for a missing repository or revision, RunError when the Hub
     cannot be read.
     """
-    from huggingface_hub import HfApi
-
-    from sts_dino.hub.client.connection import convert_read_errors
-    from sts_dino.release.preflight import FIXED_REVISION
-
     if FIXED_REVISION.fullmatch(revision):
         return revision
     with convert_read_errors(repo_id, revision or None):
@@ -406,7 +405,7 @@ def format_dataset_recipe(
     examples: dict[str, str],
     limit: int | None = None,
     labels: Sequence[str] = LABELS,
-    choice: "PromptChoice | None" = None,
+    choice: PromptChoice | None = None,
 ) -> str:
     """Return the commented YAML of a dataset recipe.
 
@@ -514,7 +513,7 @@ def _add_selection(
     return {"candidates": CANDIDATES}
 
 
-def _make_model_section(generator: Generator, choice: "PromptChoice | None") -> dict[str, Any]:
+def _make_model_section(generator: Generator, choice: PromptChoice | None) -> dict[str, Any]:
     """Return the section ``model`` of a recipe: the generator with chat template and threads."""
     model = dict(generator.section)
     if choice is not None and choice.chat:
@@ -720,8 +719,6 @@ def _locate_packaged_encoder(name: str) -> dict[str, Any]:
     all-MiniLM-L6-v2 may also come from its Python package. Raises MissingEncoder for an encoder
     that is not downloaded and whose Hub repository declares no default prompt.
     """
-    from sts_dino.eval.encoders.load import MINILM, find_minilm
-
     encoder = ENCODERS[name]
     if encoder.prompt_name and not encoder.is_here:
         hint = f"sts-dino lm {name}, or name another encoder"
@@ -803,10 +800,6 @@ def find_model_file(location: Mapping[str, Any], name: str) -> Path | None:
     if "path" in location:
         file = Path(location["path"]) / name
         return file if file.is_file() else None
-    from huggingface_hub import hf_hub_download
-
-    from sts_dino.hub.client.connection import convert_read_errors
-
     repo_id = location["repo_id"]
     revision = location["revision"]
     with suppress(StsDinoError), convert_read_errors(repo_id, revision):
@@ -864,7 +857,7 @@ def choose_precision() -> dict[str, str]:
 
     A training step then takes 0.6 of the time. Without the instructions the result is empty.
     """
-    from sts_dino.generation.backends.load_model import get_half_or_float32
+    from sts_dino.generation.backends.load_model import get_half_or_float32  # it imports torch
 
     return {"bf16": "true"} if get_half_or_float32() == "bfloat16" else {}
 
@@ -982,8 +975,6 @@ def choose_teacher(requested: str, license_id: str | None) -> dict[str, Any]:
     sentence, for a licence that is unknown, and for a ``license_id`` of an encoder whose licence is
     known; RunError for a Hub or a server that cannot be reached.
     """
-    from sts_dino.eval.encoders.load import download_and_check_model
-
     server = parse_server("--teacher", requested)
     if server is not None:
         return _choose_endpoint_teacher(server, license_id)
@@ -1008,8 +999,6 @@ def _choose_endpoint_teacher(server: Server, license_id: str | None) -> dict[str
     license_id: its licence; None: OpenAI's terms, for OpenAI's API alone. Raises InputError for an
     unknown licence and a server that refuses the request, RunError for one that cannot be reached.
     """
-    from sts_dino.teacher import load_endpoint
-
     host = find_public_host(server.base_url)
     terms = licences.resolve_server_licence("--teacher-license", server.model, host, license_id)
     load_endpoint(server)
@@ -1142,8 +1131,6 @@ def format_model_recipe(
 
 def _fill_template(template: str, **facts: object) -> str:
     """Return a template of this folder, filled with ``facts`` and the path of the recipe schema."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,

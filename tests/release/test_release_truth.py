@@ -79,7 +79,7 @@ def adapted(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def hub(hub_api, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.HfApi", lambda: hub_api)
+    monkeypatch.setattr("sts_dino.release.publish.HfApi", lambda: hub_api)
     monkeypatch.setattr("sts_dino.release.run.HfApi", lambda: hub_api)
     return hub_api
 
@@ -166,7 +166,7 @@ def test_dataset_and_encoder_published_by_the_api(adapted, hub):
 
 
 def test_finished_runs_published_by_release(adapted, hub, alice, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.HfApi", lambda: alice)
+    monkeypatch.setattr("sts_dino.release.publish.HfApi", lambda: alice)
     monkeypatch.setattr("sts_dino.release.run.HfApi", lambda: alice)
     out = adapted.out
     words = [out / "truth.yaml", out / "truth.encoder.yaml", "--artifacts", out, "--again"]
