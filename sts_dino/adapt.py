@@ -157,6 +157,7 @@ class Adaptation:
     settings: ``KEY=VALUE`` overrides of the model recipe: the place of its dataset.
     payment: ``KEY=VALUE`` overrides of the dataset recipe: prices and budget of a server.
     own, own_words: the user's evaluation data, and the command-line options that name their files.
+    teacher: the model recipe's section of the encoder that teaches; None without one.
     """
 
     out: Path
@@ -169,6 +170,7 @@ class Adaptation:
     payment: tuple[str, ...] = ()
     own: OwnData = field(default_factory=OwnData)
     own_words: tuple[str, ...] = ()
+    teacher: Teacher | None = None
 
     @classmethod
     def load(
@@ -211,12 +213,23 @@ class Adaptation:
             )
 
         # Set the paths of the teacher's pairs
+        teacher: Teacher | None = None
         for index, data in enumerate(proposed.datasets):
             if data.teacher is not None:
+                teacher = data.teacher
                 taught = find_taught_folder(run_dir) / TAUGHT_PAIRS
                 settings.append(f"datasets.{index}.path={json.dumps(str(taught))}")
         model = load_recipe(model_recipe, ModelRecipe, settings)
-        return cls(out, dataset_recipe, model_recipe, dataset, model, workers, tuple(settings))
+        return cls(
+            out,
+            dataset_recipe,
+            model_recipe,
+            dataset,
+            model,
+            workers,
+            tuple(settings),
+            teacher=teacher,
+        )
 
     @property
     def pairs(self) -> Path:
@@ -229,26 +242,6 @@ class Adaptation:
         return self.out / "models" / self.model.name
 
     @property
-    def teacher_section(self) -> Teacher | None:
-        """The recipe's section of the encoder that teaches; None without one."""
-        for data in self.model.datasets:
-            if data.teacher is not None:
-                return data.teacher
-        return None
-
-    @property
-    def teacher(self) -> str | None:
-        """The encoder that teaches, as ``sts-dino teach`` takes it; None without one."""
-        section = self.teacher_section
-        return section.location if section else None
-
-    @property
-    def teacher_name(self) -> str:
-        """The name of the encoder that teaches, without its folder."""
-        section = self.teacher_section
-        return section.origin if section else ""
-
-    @property
     def taught_base(self) -> str | None:
         """The finished encoder that is trained, whose cosines are averaged with the teacher's.
 
@@ -259,11 +252,10 @@ class Adaptation:
 
     @property
     def teacher_words(self) -> list[str]:
-        """The teacher and the encoder to train as the words of ``sts-dino teach``.
-
-        Without a teacher they mean nothing, and ``plan_steps`` leaves the step out.
-        """
-        words = ["--teacher", str(self.teacher)]
+        """The teacher and the encoder to train as the words of ``sts-dino teach``."""
+        if self.teacher is None:
+            return []
+        words = ["--teacher", self.teacher.location]
         return words if self.taught_base is None else [*words, "--base", self.taught_base]
 
     @property
@@ -495,11 +487,11 @@ def require_rising_pairs(adaptation: Adaptation) -> None:
     task = pair_tasks[0]
     cache = adaptation.taught / "embeddings"
     outcomes = []
-    for encoder in (base.location, load_teacher(adaptation.teacher)):
+    for encoder in (base.location, load_teacher(adaptation.teacher.location)):
         with TemporaryDirectory() as folder:
             score_encoder(encoder, [], source, out=Path(folder), cache=cache)
             outcomes.append(read_evaluation(folder).read_outcomes(task.name, task.splits[0]))
-    compare_teacher(adaptation.teacher_name, *outcomes)
+    compare_teacher(adaptation.teacher.origin, *outcomes)
 
 
 def list_next_commands(adaptation: Adaptation, is_better: bool = True) -> list[str]:
@@ -681,11 +673,7 @@ def _require_same_choices(path: Path, chosen: str, dataset_recipe: Path) -> None
 
     Raises InputError also for a file that is not JSON.
     """
-    saved = read_json_object(path, path.parent)
-    current = json.loads(chosen)
-    # An earlier version wrote fewer keys, and kept no licence of a teacher to compare
-    absent = {"teacher": None, "teacher_license": current["teacher_license"]}
-    if current != {**asdict(CorpusChoices()), **absent, **saved}:
+    if read_json_object(path, path.parent) != json.loads(chosen):
         raise InputError(
             path.parent,
             "was begun with another corpus or other options",
@@ -701,13 +689,13 @@ def estimate_adaptation(adaptation: Adaptation) -> AdaptationEstimate:
     """
     # Read the prediction of an earlier call, if nothing that it depends on has changed.
     path = adaptation.out / ESTIMATE_FILE
-    key = [hash_file(adaptation.dataset_recipe), hash_file(adaptation.model_recipe)]
-    if adaptation.own.text_count:
-        key.append(f"{adaptation.own.text_count} own texts")
-    if adaptation.workers:
-        key.append(f"{adaptation.workers} workers")
-    if adaptation.is_judged:
-        key.append("label agreement")
+    key = [
+        hash_file(adaptation.dataset_recipe),
+        hash_file(adaptation.model_recipe),
+        adaptation.own.text_count,
+        adaptation.workers,
+        adaptation.is_judged,
+    ]
     saved = _read_estimate(path, key)
     if saved is not None:
         return saved
@@ -735,11 +723,11 @@ def estimate_adaptation(adaptation: Adaptation) -> AdaptationEstimate:
         sample.unlink()
 
     estimate = replace(compute_estimate(adaptation, writing, training), teach=teaching)
-    write_text(path, json.dumps({"recipes": key, "estimate": asdict(estimate)}, indent=2) + "\n")
+    write_text(path, json.dumps({"key": key, "estimate": asdict(estimate)}, indent=2) + "\n")
     return estimate
 
 
-def _read_estimate(path: Path, key: Sequence[str]) -> AdaptationEstimate | None:
+def _read_estimate(path: Path, key: Sequence[object]) -> AdaptationEstimate | None:
     """Return the estimate in ``path`` that was saved under ``key``; None without one.
 
     A damaged file, or one of another version, counts as none.
@@ -748,7 +736,7 @@ def _read_estimate(path: Path, key: Sequence[str]) -> AdaptationEstimate | None:
         return None
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
-        return AdaptationEstimate(**saved["estimate"]) if saved["recipes"] == key else None
+        return AdaptationEstimate(**saved["estimate"]) if saved["key"] == key else None
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -930,10 +918,11 @@ def _is_verified(adaptation: Adaptation) -> bool:
 
 def _is_taught(adaptation: Adaptation) -> bool:
     """Return whether the teacher scored pairs of the dataset's present texts."""
+    assert adaptation.teacher is not None  # else this step has no seconds
     return is_taught(
         adaptation.taught,
         str(adaptation.pairs),
-        str(adaptation.teacher),
+        adaptation.teacher.location,
         adaptation.dataset_recipe,
         adaptation.taught_base,
     )
@@ -978,7 +967,7 @@ def format_estimate(adaptation: Adaptation, estimate: AdaptationEstimate) -> str
     descriptions = {
         "write": f"about {estimate.rows:,} texts before filters, {limit or 'all'} source sentences",
         "verify": "label agreement",
-        "teach": f"the texts' embeddings by {adaptation.teacher_name}",
+        "teach": "the texts' embeddings by the teacher",
         "train": f"{adaptation.model.arguments.get('max_steps', '?')} steps",
         "control": "as many of the SimCSE baseline, on the source sentences alone",
         "score": f"the encoder {start}, the SimCSE baseline and the trained encoder",
