@@ -29,9 +29,6 @@ def main() -> None:
     set_signal_handlers(end_at_once, end_at_once)
 
     # Warn about the environment before anything reads it.
-    old_install = find_old_install()
-    if old_install:
-        print(f"warning: {old_install}", file=sys.stderr)
     from sts_dino.hub.environment import remove_unusable_values
 
     for warning in remove_unusable_values():
@@ -56,24 +53,6 @@ def find_install_problem() -> str | None:
         if folder not in own_folders:
             return f"{folder}: is of another copy of sts-dino than {package}; {REINSTALL}"
     return None
-
-
-def find_old_install() -> str | None:
-    """Return one line about an old editable install of sts-dino; None without one.
-
-    An old install puts ``generation`` on Python's path, not ``sts_dino.generation``.
-    """
-    from importlib.util import find_spec
-
-    spec = find_spec("generation")
-    if spec is None or spec.origin is None:
-        return None
-    checkout = Path(spec.origin).resolve().parents[1]
-    is_ours = (checkout / "sts_dino" / "__main__.py").is_file()
-    is_this_one = checkout == Path(__file__).resolve().parents[1]
-    if not is_ours or is_this_one:
-        return None
-    return f"{checkout}: an old editable install of sts-dino is in this environment; {REINSTALL}"
 
 
 if __name__ == "__main__":
