@@ -64,16 +64,11 @@ class ManifestSection(BaseModel):
 
 
 class Counts(ManifestSection):
-    """Texts of one shot count."""
+    """Texts of one label or shot count; ``reasons`` of a label says why texts were rejected."""
 
     requested: int
     kept: int
     rejected: int
-
-
-class LabelCounts(Counts):
-    """Texts of one label; ``reasons`` says why its rejected ones were (empty: not recorded)."""
-
     reasons: dict[str, int] = {}
 
 
@@ -102,7 +97,7 @@ class DatasetCounts(ManifestSection):
     kept: int
     rejected: dict[str, int]
     sampled_negatives: int = 0
-    by_label: dict[str, LabelCounts]
+    by_label: dict[str, Counts]
     # label asked for → label that fits best → raw texts; {}: not scored
     likeliest: dict[str, dict[str, int]] = {}
     variants: dict[str, Counts] = {}  # shot count (e.g. 5shot) → texts of all its example sets
@@ -149,16 +144,10 @@ class Selector(ManifestSection):
 
 
 class Origin(ManifestSection):
-    """The origin of the source sentences, or of the pretrained model before training."""
+    """The origin of source sentences, of few-shot examples, or of the pretrained model."""
 
     sha256: str | None = None
     upstream: Upstream | None = None
-
-
-class ExampleFacts(ManifestSection):
-    """The origin of the few-shot examples; the recipe has that of a dataset on the Hub."""
-
-    sha256: str | None = None
 
 
 class VersionFacts(ManifestSection):
@@ -177,7 +166,7 @@ class DatasetProvenance(ManifestSection):
 
     model: Generator
     source: Origin
-    examples: ExampleFacts | None = None
+    examples: Origin | None = None  # None: no few-shot examples
     # None: no encoder chose, or a manifest of an earlier version
     selection: Selector | None = None
     # of a dataset without another's rows that occur in evaluation data
@@ -602,27 +591,6 @@ class ModelFacts:
     def training(self) -> TrainingFacts | None:
         """The training; None of a baseline and of an unfinished run."""
         return self.provenance.training if self.provenance else None
-
-    def list_unscored_tasks(self) -> list[str]:
-        """List the recipe's evaluation tasks that the results lack, each as "TASK SPLIT".
-
-        Groups of tasks, which have no / in their names, are left out. Without results the list is
-        empty.
-        """
-        if self.results is None:
-            return []
-        scored = set()
-        for score in self.results.scores:
-            scored.add((score.task, score.split))
-            # Recipes call a task with folds of its own (split "all") a test.
-            if score.split not in ("train", "validation"):
-                scored.add((score.task, "test"))
-        unscored = []
-        for item in self.recipe.evaluation:
-            is_group = "/" not in item.task
-            if not is_group and (item.task, item.split) not in scored:
-                unscored.append(f"{item.task} {item.split}")
-        return unscored
 
 
 def read_run(directory: Path, manifest: Manifest | None = None) -> DatasetFacts | ModelFacts:

@@ -73,14 +73,19 @@ def format_settings(settings: Iterable[str]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class LocalWorkers:
-    """Options of ``sts-dino write`` for workers on one machine; without any, one process works."""
+class ClusterWorkers:
+    """Options for workers on one machine or on a Ray cluster; without any, one process works."""
 
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Workers that generate: threads, or one per GPU")
-    ] = None
+    workers: cli.WorkersOption = None
     cpus_per_worker: cli.CpusOption = None
     gpus_per_worker: cli.GpusOption = None
+    ray: cli.RayOption = None
+    store: cli.StoreOption = None
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a store with a secret in its URL, before it is printed."""
+        if self.store is not None:
+            require_no_secret(self.store)
 
     def require_datasets(self, dataset_count: int) -> None:
         """Raise InputError when an option is given, but no recipe is of a dataset."""
@@ -91,20 +96,6 @@ class LocalWorkers:
                 "(docs/training.md)"
             )
             raise InputError(" ".join(words), "are for datasets, but no recipe is one's", hint=hint)
-
-
-@dataclass(frozen=True)
-class ClusterWorkers(LocalWorkers):
-    """Options for workers on one machine or on a Ray cluster."""
-
-    workers: cli.WorkersOption = None
-    ray: cli.RayOption = None
-    store: cli.StoreOption = None
-
-    def __post_init__(self) -> None:
-        """Raise InputError for a store with a secret in its URL, before it is printed."""
-        if self.store is not None:
-            require_no_secret(self.store)
 
 
 def install_patience(longest: float) -> RetryPolicy:

@@ -6,7 +6,7 @@ directory, ``NAME.copies``, lies beside the model, is scored with it, and is not
 """
 
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 import yaml
@@ -88,21 +88,14 @@ def train_baseline(directory: Path, recipe: ModelRecipe) -> None:
     baseline = locate_baseline(directory)
     steps = read_steps(require_complete(directory), directory)
     tree = make_baseline_recipe(recipe, steps).model_dump(mode="json")
-    write_text(baseline.recipe, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
-    run_stage("train", str(baseline.recipe), "--out", str(baseline.directory))
+    path = baseline.with_name(f"{baseline.name}.yaml")
+    write_text(path, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
+    run_stage("train", str(path), "--out", str(baseline))
 
 
-class BaselinePaths(NamedTuple):
-    """The recipe file and the run directory of a model's SimCSE baseline."""
-
-    recipe: Path
-    directory: Path
-
-
-def locate_baseline(directory: Path) -> BaselinePaths:
-    """Return the paths of the baseline beside the model in ``directory``."""
-    baseline = directory.with_name(f"{directory.name}.copies")
-    return BaselinePaths(baseline.with_name(f"{baseline.name}.yaml"), baseline)
+def locate_baseline(directory: Path) -> Path:
+    """Return the run directory of the baseline beside the model in ``directory``."""
+    return directory.with_name(f"{directory.name}.copies")
 
 
 def read_steps(manifest: Manifest, directory: Path) -> int:

@@ -942,7 +942,7 @@ def _has_baseline(adaptation: Adaptation) -> bool:
     """Return whether the SimCSE baseline is trained, for as many steps as the encoder."""
     steps = read_steps(require_complete(adaptation.encoder), adaptation.encoder)
     recipe = make_baseline_recipe(adaptation.model, steps)
-    return _is_finished(locate_baseline(adaptation.encoder).directory, recipe)
+    return _is_finished(locate_baseline(adaptation.encoder), recipe)
 
 
 def _is_scored(adaptation: Adaptation) -> bool:

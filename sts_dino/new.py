@@ -125,7 +125,8 @@ class Proposal:
     def facts(self) -> dict[str, Any]:
         """The statistics of the corpus and the choices in the recipe, for --json."""
         profile = self.corpus.profile
-        facts = {name: value for name, value in vars(profile).items() if name != "texts"}
+        facts = {**vars(profile), **profile.faults}
+        del facts["texts"], facts["faults"]
         facts["first"] = profile.texts[:3]
         facts["recipe"] = self.recipe
         facts["instructions"] = self.instructions

@@ -8,7 +8,7 @@ cost.
 import logging
 import re
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
@@ -44,15 +44,8 @@ VLLM_CONCURRENCY = 32  # vLLM batches requests
 LOCAL_SECONDS = 300.0  # time limit of an answer in a private network: the machine may be slow
 
 
-class ServerChoice(NamedTuple):
-    """The section ``model`` of a recipe for a server, and its reasons in a line."""
-
-    section: dict[str, Any]
-    why: str
-
-
-def choose_server(requested: Server, license_id: str | None) -> ServerChoice:
-    """Ask a running server how it answers, and return the section ``model`` that fits it.
+def choose_server(requested: Server, license_id: str | None) -> tuple[dict[str, Any], str]:
+    """Ask a running server how it answers; return the section ``model`` that fits it, and why.
 
     The terms of the model's licence are logged before a text is requested.
 
@@ -95,7 +88,7 @@ def choose_server(requested: Server, license_id: str | None) -> ServerChoice:
     if not host:  # a private network
         server["timeout"] = LOCAL_SECONDS
     section |= {"server": server, "license": licence.id}
-    return ServerChoice(section, _describe_choice(facts, probe))
+    return section, _describe_choice(facts, probe)
 
 
 def _infer_licence(requested: Server, facts: ServerFacts) -> str | None:

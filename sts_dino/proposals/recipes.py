@@ -36,7 +36,7 @@ from sts_dino.hub.errors import InputError, StsDinoError, suggest_choice
 from sts_dino.hub.untrusted import join_lines, read_json_object, require_no_cross_encoder
 from sts_dino.probe import PromptChoice
 from sts_dino.proposals.chat_server import Payment, choose_server
-from sts_dino.proposals.corpus import FAULTS, KINDS, Corpus, Profile
+from sts_dino.proposals.corpus import KINDS, Corpus, Profile
 from sts_dino.release.preflight import FIXED_REVISION
 from sts_dino.teacher import load_endpoint
 
@@ -215,8 +215,8 @@ def choose_generator(
     server = parse_server("--lm", requested)
     _require_generator(requested, choices)
     if server is not None:
-        choice = choose_server(server, license_id)
-        return Generator(choice.section, choice.why, has_counter_labels=False)
+        section, why = choose_server(server, license_id)
+        return Generator(section, why, has_counter_labels=False)
 
     # Any other model needs a licence: the list's of sts-dino lm, or the user's
     listed = find_hub_model(requested)
@@ -461,8 +461,7 @@ def format_dataset_recipe(
 
     # Write the comments around them.
     kind, words = choose_instructions(profile, generator)
-    counts = {fault: getattr(profile, fault) for fault in FAULTS}
-    unusable = [f"{count:,} {fault}" for fault, count in counts.items() if count]
+    unusable = [f"{count:,} {fault}" for fault, count in profile.faults.items() if count]
     return _fill_template(
         "dataset.yaml.jinja",
         corpus=profile,
