@@ -294,10 +294,8 @@ def _check_training(directory: Path, is_trained: bool, recipe: ModelRecipe) -> N
     # They agree on a trained model, and on a baseline that was not trained.
     if is_trained != recipe.is_baseline:
         return
-    if is_trained:
-        problem = "records a training, but the recipe is of a baseline"
-    else:
-        problem = "records no training, but the recipe is of a model to train"
+    recorded = "a training" if is_trained else "no training"
+    problem = f"records {recorded}, and the recipe does not fit that"
     raise InputError(directory / MANIFEST, problem, hint="run the stage again")
 
 

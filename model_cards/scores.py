@@ -237,12 +237,10 @@ def group_by_title(scores: Iterable[TaskScore]) -> dict[str, list[TaskScore]]:
 def sort_titles(titles: Iterable[str]) -> list[str]:
     """Sort the distinct titles: those of ``TITLES`` in that order, then MTEB's and others."""
     ranks = {title: rank for rank, title in enumerate(TITLES.values())}
-
-    def get_rank(title: str) -> tuple[int, bool, str]:
-        """Return (rank in ``TITLES``, whether it is not MTEB's, title)."""
-        return ranks.get(title, len(ranks)), not title.startswith(MTEB), title
-
-    return sorted(set(titles), key=get_rank)
+    return sorted(
+        set(titles),
+        key=lambda title: (ranks.get(title, len(ranks)), not title.startswith(MTEB), title),
+    )
 
 
 def make_title(task: str, metric: str, family: str | None = None) -> str:

@@ -21,17 +21,19 @@ from sts_dino.hub.errors import InputError
 from sts_dino.release.stages import run_stage
 
 SIMCSE_LOSS = "MultipleNegativesRankingLoss"  # InfoNCE
-# Arguments that decide how long a training takes, and when it saves and evaluates
-SCHEDULE_ARGUMENTS = (
+# Arguments that decide how long a training takes and when it saves and evaluates; the last three
+# choose a checkpoint by labels
+LEFT_OUT_ARGUMENTS = (
     "num_train_epochs",
     "eval_strategy",
     "eval_steps",
     "save_strategy",
     "save_steps",
     "save_total_limit",
+    "load_best_model_at_end",
+    "metric_for_best_model",
+    "greater_is_better",
 )
-# Arguments that choose a checkpoint by labels
-CHOICE_ARGUMENTS = ("load_best_model_at_end", "metric_for_best_model", "greater_is_better")
 # Keys of training data that decide which rows are read
 SOURCE_KEYS = (
     "repo_id",
@@ -130,9 +132,8 @@ def make_baseline_recipe(recipe: ModelRecipe, steps: int) -> ModelRecipe:
             datasets.append(data)
 
     # Train as many steps as the model, without validation
-    replaced_arguments = (*SCHEDULE_ARGUMENTS, *CHOICE_ARGUMENTS)
     kept_arguments = {
-        key: value for key, value in recipe.arguments.items() if key not in replaced_arguments
+        key: value for key, value in recipe.arguments.items() if key not in LEFT_OUT_ARGUMENTS
     }
     changes = {
         "name": f"{recipe.name}-copies",

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, Queue
+from tempfile import TemporaryFile
 from threading import Event, Thread
 from typing import Any, TypeVar
 
@@ -91,7 +92,8 @@ class StageProcess:
 
     def __exit__(self, *_: object) -> None:
         if self.is_running():
-            self.stop()
+            self.process.terminate()
+            self.process.wait()
 
     def is_running(self) -> bool:
         """Return whether the process is still running."""
@@ -108,11 +110,6 @@ class StageProcess:
             raise RunError(self.name, f"was killed ({signal.Signals(-code).name})", hint=hint)
         if code:
             raise typer.Exit(code)
-
-    def stop(self) -> None:
-        """Terminate the process and wait for its end."""
-        self.process.terminate()
-        self.process.wait()
 
 
 def die_with_parent() -> None:
@@ -187,7 +184,7 @@ def read_answer(
     command: str,
     *words: str,
     environment: Mapping[str, str] | None = None,
-    shown_prefix: str | tuple[str, ...] | None = None,
+    shown_prefix: str | tuple[str, ...] = (),
 ) -> Any:
     """Run a stage that prints JSON, and return the parsed last line of its output.
 
@@ -196,38 +193,30 @@ def read_answer(
         words: its arguments and options.
         environment: environment variables of the stage; None: those of this process.
         shown_prefix: messages of the stage that begin with this text, or with one of several, are
-            shown as they come; None shows none.
+            shown as they come; (): none is shown.
 
     Raises InputError when the stage ended with the exit code of bad input, RunError when it failed
     otherwise, both with the last line of its messages.
     """
-    messages: list[str] = []
-
-    def read_messages() -> None:
-        """Collect the messages of the stage, and show those that begin with the prefix."""
-        for line in _read_lines(stage.process.stderr):
-            if line.strip():
-                messages.append(line)
-            if shown_prefix is not None and line.startswith(shown_prefix):
-                logger.info(line)
-
-    # Read both streams at once: a full pipe would stop the stage
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with StageProcess(command, *words, environment=environment, **pipes) as stage:
-        reader = Thread(target=read_messages, daemon=True)
-        reader.start()
-        assert stage.process.stdout is not None
-        stdout = stage.process.stdout.read()
-        code = stage.process.wait()
-        reader.join()
+    # The answer goes to a file: a full pipe would stop the stage
+    problem = ""
+    with TemporaryFile() as answer:
+        with StageProcess(
+            command, *words, environment=environment, stdout=answer, stderr=subprocess.PIPE
+        ) as stage:
+            for line in _read_lines(stage.process.stderr):
+                if line.strip():
+                    problem = line.removeprefix("error: ")
+                if line.startswith(shown_prefix):
+                    logger.info(line)
+            code = stage.process.wait()
+        answer.seek(0)
+        stdout = answer.read().decode("utf-8", "replace")
 
     # Raise the stage's error, or parse its answer
     if code:
-        problem = f"failed (exit code {code})"
-        if messages:
-            problem = messages[-1].removeprefix("error: ")
         kind = InputError if code == InputError.exit_code else RunError
-        raise kind(f"sts-dino {command}", problem)
+        raise kind(f"sts-dino {command}", problem or f"failed (exit code {code})")
     return json.loads(stdout.splitlines()[-1])
 
 

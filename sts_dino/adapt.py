@@ -399,10 +399,9 @@ def main(
     if files.pairs is None:
         encoding = None if files.queries is None else reading.encoding
         own_reading = replace(reading, columns=None, encoding=encoding)
+        choices = choose_columns(choices, reading.columns)
     own = read_own(files, own_reading)
     own_words = [*format_options(files), *format_options(own_reading)]
-    if files.pairs is None:
-        choices = choose_columns(choices, reading.columns)
     probes = estimating is not False  # --no-estimate runs no pilot of any kind
     adaptation = propose_adaptation(source, out, choices, encoder, reading.encoding, probes)
     settings = payment.format_settings(adaptation.dataset.model)
@@ -647,14 +646,11 @@ def _require_same_corpus(corpus: str, recipe: DatasetRecipe, out: Path) -> None:
     source = recipe.source
     path = Path(corpus)
     recipe_path = Path(source.path or "")
-    if source.kind == "hub":
-        is_same = is_on_hub(corpus) and corpus.partition("@")[0] == source.repo_id
-    elif is_on_hub(corpus):
-        is_same = False
+    is_same = True
+    if source.kind == "hub" or is_on_hub(corpus):
+        is_same = corpus.partition("@")[0] == source.repo_id
     elif path.is_file() and recipe_path.is_file():
         is_same = hash_file(path) == hash_file(recipe_path)
-    else:
-        is_same = True
     if not is_same:
         raise InputError(
             out,

@@ -133,12 +133,9 @@ def _find_models(
     """Yield each model that a type annotation names, and whether it is an item of a tuple."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation, is_repeated
-    origin = get_origin(annotation)
-    arguments = get_args(annotation)
-    if origin is Annotated:
-        arguments = arguments[:1]
-    for argument in arguments:
-        yield from _find_models(argument, is_repeated or origin is tuple)
+    is_repeated = is_repeated or get_origin(annotation) is tuple
+    for argument in get_args(annotation):
+        yield from _find_models(argument, is_repeated)
 
 
 def _describe_type(annotation: Any) -> str:

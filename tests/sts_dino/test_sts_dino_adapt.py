@@ -392,11 +392,6 @@ def test_other_options_for_a_folder_that_was_begun_are_refused(corpus, tmp_path)
     assert proposed(corpus, tmp_path / "out", "builtin") and proposed(
         corpus, tmp_path / "out", "builtin"
     )
-    kept = tmp_path / "out/choices.json"
-    kept.write_text(
-        json.dumps({key: of for key, of in json.loads(kept.read_text()).items() if key != "kind"})
-    )
-    assert proposed(corpus, tmp_path / "out", "builtin"), "of an earlier version"
     found = outcome(corpus, "--out", tmp_path / "out", "--lm", "builtin", "--limit", 45)
     assert found.code == 2 and "was begun with another corpus or other options" in found.error
 
