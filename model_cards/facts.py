@@ -459,20 +459,18 @@ class DatasetFacts:
     provenance: DatasetProvenance | None
     counts: DatasetCounts | None
     progress: GenerationProgress | None
-    is_snapshot: bool = False  # the manifest is a snapshot of a growing run: no measurements
     value: TrainingValue | None = None
     fidelity: Fidelity | None = None
     ledger: Ledger | None = None
     report: bool = False  # whether report.html shows this run
 
     @classmethod
-    def read(cls, directory: Path, manifest: Manifest, is_snapshot: bool = False) -> DatasetFacts:
+    def read(cls, directory: Path, manifest: Manifest) -> DatasetFacts:
         """Read the facts of a run directory.
 
         Args:
             directory: the run directory.
             manifest: its manifest, or a snapshot of a growing run's.
-            is_snapshot: leaves the measurements out.
 
         Raises InputError for a name or version that differs from the recipe's, for a key that is
         missing, for a licence that does not follow from the parts, and for numbers that disagree.
@@ -494,11 +492,11 @@ class DatasetFacts:
             counts = read_section(directory, "counts", manifest.counts, DatasetCounts)
         else:
             progress = read_section(directory, "counts", manifest.counts, GenerationProgress)
-        facts = cls(directory, manifest, recipe, verdict, provenance, counts, progress, is_snapshot)
+        facts = cls(directory, manifest, recipe, verdict, provenance, counts, progress)
         facts._check_counts()
 
         # The measurements of a finished run.
-        if is_snapshot or not manifest.complete:
+        if not manifest.complete:
             return facts
         return replace(
             facts,
@@ -601,11 +599,10 @@ def read_run(directory: Path, manifest: Manifest | None = None) -> DatasetFacts 
     Raises InputError when the directory is not a run directory, when a file is not the manifest's,
     when facts disagree, and for an unfinished model.
     """
-    is_snapshot = manifest is not None
     manifest = manifest or require_manifest(directory)
     facts: DatasetFacts | ModelFacts
     if manifest.kind == "dataset":
-        facts = DatasetFacts.read(directory, manifest, is_snapshot)
+        facts = DatasetFacts.read(directory, manifest)
     elif manifest.complete:
         facts = ModelFacts.read(directory, manifest)
     else:
@@ -618,11 +615,11 @@ def read_run(directory: Path, manifest: Manifest | None = None) -> DatasetFacts 
 def compute_facts_digest(facts: DatasetFacts | ModelFacts) -> str:
     """Return the SHA-256 over the manifest and the measurements (results.json, value.json ...).
 
-    Of a snapshot it is over the manifest alone. A card's stamp has the digest, so a publication
+    Of a growing run it is over the manifest alone. A card's stamp has the digest, so a publication
     recognises a card that was made of other facts.
     """
     contents: list[bytes | None] = []
-    if not (isinstance(facts, DatasetFacts) and facts.is_snapshot):
+    if facts.manifest.complete:
         for name in MEASURED:
             path = facts.directory / name
             contents.append(path.read_bytes() if path.exists() else None)
