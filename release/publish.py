@@ -103,7 +103,6 @@ def format_command(directories: list[Path], options: PublishOptions) -> str:
 def write_card(
     directory: Path,
     options: PublishOptions,
-    rewrite: bool = False,
     dataset_names: Sequence[str] = (),
 ) -> None:
     """Write the card of a finished run for the Hub repository of the publication.
@@ -111,7 +110,6 @@ def write_card(
     Args:
         directory: the run directory.
         options: the options of the publication; ``org`` names the repository's owner.
-        rewrite: also replace a card that is up to date: of that repository and these facts.
         dataset_names: the datasets of the same publication.
 
     A card that a person edited stays: the publication refuses it. With ``options.yes`` a model's
@@ -120,9 +118,10 @@ def write_card(
     the published datasets.
     """
     # Read the stamp of the present card: its repository and facts; None for an edited card
+    name = require_complete(directory).name
     with convert_hub_errors("ask who the token belongs to"):
         owner = options.org or fetch_account(HfApi()).name
-    repo_id = f"{owner}/{require_complete(directory).name}"
+    repo_id = f"{owner}/{name}"
     card = directory / CARD
     stamp = None
     if card.is_file():
@@ -136,7 +135,7 @@ def write_card(
             directory, owner, install_patience(options.longest), dataset_names
         )
     facts = warn_of_unlicensed_parts(directory)
-    if rewrite or stamp != Stamp(repo_id, compute_facts_digest(facts)):
+    if stamp != Stamp(repo_id, compute_facts_digest(facts)):
         write(directory, render(directory, repo_id))
 
 
@@ -203,11 +202,8 @@ def find_published_datasets(
     tag = f"v{manifest.version}"
     if tag in tags:
         published = read_remote_manifest(model, model.get_commit(tags[tag]))
-        if published is None or published.fingerprint != manifest.fingerprint:
-            return recorded
-        datasets = published.provenance.get("datasets")
-        if isinstance(datasets, list) and len(datasets) == len(recorded):
-            return datasets
+        if published is not None and published.fingerprint == manifest.fingerprint:
+            return list(published.provenance.get("datasets", recorded))
         return recorded
 
     # Find the published datasets by the rows of the config that the model was trained on
@@ -256,7 +252,6 @@ def publish_run(directory: Path, options: PublishOptions) -> Plan:
 
     Returns the plan. Raises InputError for an unfinished run, RunError when the Hub refuses.
     """
-    require_complete(directory)
     patience = install_patience(options.longest)
     with convert_hub_errors(f"publish {directory}"):
         script = build_loading_script(directory)
