@@ -124,23 +124,15 @@ class CodeFacts(ManifestSection):
     url: str | None = None
 
 
-class Generator(ManifestSection):
-    """The language model that wrote the texts."""
-
-    id: str
-    revision: str | None = None
-    sha256: str | None = None  # None: a Hub model, pinned by its revision
-    parameters: int | None = None  # None: a server does not say
-    upstream: Upstream | None = None  # None: a Hub model, or nothing says where a folder is from
-
-
-class Selector(ManifestSection):
-    """The encoder that chose among several texts."""
+class UsedModel(ManifestSection):
+    """A model that made a dataset: the language model, or the encoder that chose among texts."""
 
     id: str
     revision: str | None = None  # None: a local folder
-    license: str | None = None  # None: its card names none
+    license: str | None = None  # of the encoder; None: its card names none
     sha256: str | None = None  # None: a Hub model, pinned by its revision
+    parameters: int | None = None  # of the language model; None: a server does not say
+    upstream: Upstream | None = None  # None: a Hub model, or nothing says where a folder is from
 
 
 class Origin(ManifestSection):
@@ -164,11 +156,11 @@ class VersionFacts(ManifestSection):
 class DatasetProvenance(ManifestSection):
     """How a dataset was made."""
 
-    model: Generator
+    model: UsedModel
     source: Origin
     examples: Origin | None = None  # None: no few-shot examples
     # None: no encoder chose, or a manifest of an earlier version
-    selection: Selector | None = None
+    selection: UsedModel | None = None
     # of a dataset without another's rows that occur in evaluation data
     decontamination: Dropped | None = None
     code: CodeFacts | None = None  # None: made outside of a clone
@@ -587,6 +579,27 @@ class ModelFacts:
     def training(self) -> TrainingFacts | None:
         """The training; None of a baseline and of an unfinished run."""
         return self.provenance.training if self.provenance else None
+
+    def list_unscored_tasks(self) -> list[str]:
+        """List the recipe's evaluation tasks that the results lack, each as "TASK SPLIT".
+
+        Groups of tasks, which have no / in their names, are left out. Without results the list is
+        empty.
+        """
+        if self.results is None:
+            return []
+        scored = set()
+        for score in self.results.scores:
+            scored.add((score.task, score.split))
+            # Recipes call a task with folds of its own (split "all") a test.
+            if score.split not in ("train", "validation"):
+                scored.add((score.task, "test"))
+        unscored = []
+        for item in self.recipe.evaluation:
+            is_group = "/" not in item.task
+            if not is_group and (item.task, item.split) not in scored:
+                unscored.append(f"{item.task} {item.split}")
+        return unscored
 
 
 def read_run(directory: Path, manifest: Manifest | None = None) -> DatasetFacts | ModelFacts:

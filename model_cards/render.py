@@ -34,6 +34,8 @@ from sts_dino.hub.durable import write_atomically
 from sts_dino.hub.errors import InputError
 from sts_dino.model_cards.dataset_card import make_dataset_files
 from sts_dino.model_cards.facts import (
+    RESULTS,
+    SCORE_HINT,
     DatasetFacts,
     ModelFacts,
     ModelProvenance,
@@ -249,6 +251,10 @@ def main(
     files = render_facts(facts, repo_id)
     if not dry_run:
         write(run_dir, files)
+    if isinstance(facts, ModelFacts):
+        for task in facts.list_unscored_tasks():
+            path = run_dir / RESULTS
+            logger.info(f"not on the card: {task} has no score in {path}; {SCORE_HINT}")
 
     # report the files, and the command that comes next
     next_command = f"sts-dino publish {quote(str(run_dir))}"

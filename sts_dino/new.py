@@ -38,8 +38,7 @@ from sts_dino.proposals.corpus import (
 from sts_dino.proposals.recipes import (
     SHIPPED_EXAMPLES,
     Generator,
-    MissingEncoder,
-    UntrainableLabels,
+    NoEncoderRecipe,
     choose_base,
     choose_generator,
     choose_instructions,
@@ -211,7 +210,7 @@ def main(
         run = (ARTIFACTS / "datasets" / dataset_name).as_posix()
         try:
             propose_encoder(dataset, encoder, run, None, None)
-        except (MissingEncoder, UntrainableLabels) as error:
+        except NoEncoderRecipe as error:
             logger.info(f"no recipe of an encoder is written: {error}")
 
     # Describe the corpus and both recipes.

@@ -26,6 +26,7 @@ from sts_dino.eval.encoders.load import (
 )
 from sts_dino.eval.runs.job import SIMCSE_SUFFIX, find_sibling_model
 from sts_dino.eval.runs.records import BASE_FOLDER, get_records_folder
+from sts_dino.hub.contract.measured import Interval
 from sts_dino.hub.contract.published_paths import name_inputs
 from sts_dino.hub.contract.run_dir import require_manifest
 from sts_dino.hub.errors import InputError
@@ -89,24 +90,14 @@ class Misfit:
 
 
 @dataclass(frozen=True)
-class Correlation:
-    """Spearman x 100 of an encoder's cosines with human scores, and its 95 % interval."""
-
-    encoder: str
-    spearman: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
 class Judgements:
     """The agreement of encoders with human scores.
 
-    pairs: the number of pairs. rows: one for each encoder.
+    pairs: the number of pairs. correlations: encoder → Spearman's correlation of its cosines.
     """
 
     pairs: int
-    rows: tuple[Correlation, ...]
+    correlations: Mapping[str, Interval]
 
 
 @dataclass(frozen=True)
@@ -336,12 +327,8 @@ def read_judgements(
     cosines_by_label = compute_sample_cosines(sample, encoders)
     cosines = {name: labels[JUDGED_PAIRS_LABEL] for name, labels in cosines_by_label.items()}
     scores = [pair.score for pair in pairs if pair.score is not None]  # every judged pair has one
-    intervals = correlate_cosines(scores, [pair.first for pair in pairs], cosines)
-    rows = tuple(
-        Correlation(name, 100 * interval.value, 100 * interval.low, 100 * interval.high)
-        for name, interval in intervals.items()
-    )
-    return Judgements(len(pairs), rows)
+    correlations = correlate_cosines(scores, [pair.first for pair in pairs], cosines)
+    return Judgements(len(pairs), correlations)
 
 
 def read_judged_pairs(folder: Path, datasets: Sequence[DatasetPage]) -> list[Pair]:

@@ -715,13 +715,13 @@ def _train_further(section: dict[str, Any], why: str) -> Base:
 def _locate_packaged_encoder(name: str) -> dict[str, Any]:
     """Return an encoder of ``sts-dino lm`` as a section: its local folder, else its Hub repository.
 
-    all-MiniLM-L6-v2 may also come from its Python package. Raises MissingEncoder for an encoder
+    all-MiniLM-L6-v2 may also come from its Python package. Raises NoEncoderRecipe for an encoder
     that is not downloaded and whose Hub repository declares no default prompt.
     """
     encoder = ENCODERS[name]
     if encoder.prompt_name and not encoder.is_here:
         hint = f"sts-dino lm {name}, or name another encoder"
-        raise MissingEncoder(name, "is not on this machine", hint=hint)
+        raise NoEncoderRecipe(name, "is not on this machine", hint=hint)
     section: dict[str, Any] = {**encoder.section, "max_seq_length": encoder.max_seq_length}
     if "repo_id" not in section:
         return section
@@ -738,7 +738,7 @@ def _locate_packaged_encoder(name: str) -> dict[str, Any]:
 def _choose_default_encoder(language: str) -> Base:
     """Choose all-MiniLM-L6-v2 for English, and multilingual-e5-small for every other language.
 
-    Raises MissingEncoder, with the command that downloads it, for an absent multilingual encoder.
+    Raises NoEncoderRecipe, with the command that downloads it, for an absent multilingual encoder.
     """
     name = MULTILINGUAL
     why = "the encoder that you would have downloaded, trained further"
@@ -861,12 +861,8 @@ def choose_precision() -> dict[str, str]:
     return {"bf16": "true"} if get_half_or_float32() == "bfloat16" else {}
 
 
-class MissingEncoder(InputError):
-    """The encoder to train must be downloaded first."""
-
-
-class UntrainableLabels(InputError):
-    """A dataset lacks a label that the training of an encoder needs."""
+class NoEncoderRecipe(InputError):
+    """An encoder must be downloaded first, or a dataset lacks a label that its training needs."""
 
 
 @dataclass(frozen=True)
@@ -898,14 +894,14 @@ class LabelRoles:
         return (*self.unused, *self.negatives[1:])
 
     def require_trainable(self) -> None:
-        """Raise UntrainableLabels if positives or hard negatives have no label in the dataset."""
+        """Raise NoEncoderRecipe if positives or hard negatives have no label in the dataset."""
         if not self.negatives:
             lacking = "0.5 or 0, whose texts are its hard negatives"
         elif not self.positives and not self.is_own_positive:
             lacking = "1, whose texts are its positives"
         else:
             return
-        raise UntrainableLabels(
+        raise NoEncoderRecipe(
             "labels",
             f"the encoder trains on label {lacking}",
             allowed=f"labels {', '.join(LABELS)}",

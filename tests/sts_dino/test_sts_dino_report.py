@@ -24,12 +24,12 @@ from sts_dino.eval.audit.source import Batch, DatasetRows, find_rows
 from sts_dino.eval.audit.survey import AnswerStore, read_examples
 from sts_dino.eval.encoders.load import hash_model_folder
 from sts_dino.hub.client.publish import collect_snapshot
+from sts_dino.hub.contract.measured import Interval
 from sts_dino.hub.contract.run_dir import read_manifest
 from sts_dino.hub.errors import InputError
 from sts_dino.model_cards.renderer import convert_to_html
 from sts_dino.report import app, list_sentences, make_report
 from sts_dino.report_facts import (
-    Correlation,
     Judgements,
     Pair,
     Sample,
@@ -128,7 +128,7 @@ def test_dataset_and_encoder_appear_with_their_numbers(tmp_path, monkeypatch):
     (tmp_path / "sts.usage.json").write_text(
         '{"prompt_tokens": 1200, "completion_tokens": 34, "cost": 0.5}'
     )
-    people = Judgements(12, (Correlation("tiny", 61.0, 50.0, 70.0),))
+    people = Judgements(12, {"tiny": Interval(value=0.61, low=0.5, high=0.7)})
     monkeypatch.setattr("sts_dino.report_facts.read_judgements", lambda *_: people)
     of_model, missing_of_model = reported(tmp_path / "model.html", model)
     page, missing = reported(
@@ -278,7 +278,7 @@ def test_cosines_and_human_scores_of_a_real_encoder(tmp_path, monkeypatch):
     facts = make_report(
         [run, model, again], tmp_path / "two.html", annotations=[tmp_path / "answers"]
     )
-    assert [row.encoder for row in facts.judgements.rows] == [
+    assert list(facts.judgements.correlations) == [
         "tiny-encoder, before training",
         "tiny-encoder, trained",
         "tiny-encoder#2, trained",
