@@ -158,16 +158,6 @@ def test_a_package_of_another_copy_is_named(tmp_path):
     assert str(tmp_path / "sts_dino") in done.stderr and "pip uninstall sts-dino" in done.stderr
 
 
-def test_an_old_editable_install_is_named(tmp_path):
-    old = tmp_path / "checkout"
-    for name in ("sts_dino/__main__.py", "generation/__init__.py"):
-        (old / name).parent.mkdir(parents=True, exist_ok=True)
-        (old / name).write_text("")
-    done = called("--help", cwd=tmp_path, python=sys.executable, PYTHONPATH=f"{old}:{ROOT}")
-    assert done.returncode == 0 and done.stderr.count("\n") == 1
-    assert str(old) in done.stderr and "pip uninstall sts-dino" in done.stderr
-
-
 def test_write_ends_with_a_table_and_the_next_command_or_with_json(tmp_path):
     words = ["write", "recipes/demo/sts-dino-x2.yaml", "--limit", "3", "--out", tmp_path / "x2"]
     written = called(*words)

@@ -511,7 +511,7 @@ def test_a_hub_teacher_is_read_when_adapt_starts(corpus, tmp_path, monkeypatch, 
     with pytest.raises(InputError, match=r"org/teacher@a+: is not a SentenceTransformer"):
         propose(corpus, tmp_path / "out", teacher, "mit")
     make_static_encoder(folder)
-    assert propose(corpus, tmp_path / "out", teacher, "mit").teacher == teacher
+    assert propose(corpus, tmp_path / "out", teacher, "mit").teacher.location == teacher
 
 
 @pytest.mark.parametrize(
