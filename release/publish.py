@@ -35,6 +35,7 @@ from sts_dino.hub.contract.run_dir import (
     require_complete,
     write_manifest,
 )
+from sts_dino.hub.text_files import READERS, kind_of
 from sts_dino.model_cards.facts import DatasetFacts, ModelFacts, compute_facts_digest
 from sts_dino.model_cards.render import render, write
 from sts_dino.release.options import PublishOptions, install_patience
@@ -206,7 +207,8 @@ def find_published_datasets(
             return list(published.provenance.get("datasets", recorded))
         return recorded
 
-    # Find the published datasets by the rows of the config that the model was trained on
+    # Find the published datasets by the rows of the config that the model was trained on. A file of
+    # rows, which a user trained on, is no dataset of a Hub.
     input_names = name_inputs(
         f"dataset:{entry.get('path', entry.get('repo_id'))}:{entry['config']}" for entry in recorded
     )
@@ -215,7 +217,7 @@ def find_published_datasets(
         path = Path(entry.get("path") or "")
         digest = manifest.inputs.get(input_name)
         location: dict[str, str] = {}
-        if digest is not None and path.name:
+        if digest is not None and path.name and kind_of(path) not in READERS:
             names = [name for name in (path.name, *dataset_names) if re.fullmatch(NAME, name)]
             location = find_published_rows(api, owner, names, entry["config"], digest)
         entries.append({**entry, **location})
