@@ -8,7 +8,7 @@ FOLDERS = ("hub", "generation", "training", "eval", "model_cards", "release")
 
 # The links in sts_dino/ are for type checkers and editors; a checkout without symbolic links
 # installs as well.
-packages = ["sts_dino", "sts_dino.proposals", "sts_dino.report", "sts_dino.report.templates"]
+packages = ["sts_dino", "sts_dino.proposals"]
 for folder in FOLDERS:
     packages.append(f"sts_dino.{folder}")
     inner = find_namespace_packages(folder, exclude=["*__pycache__*"])  # folders of data count, too

@@ -4,6 +4,9 @@ Each way generates the pairs of the same source sentences. Judge encoders order 
 by cosine, as ``sts-dino fidelity`` does: the pairs with the lowest cosines stand for the lowest
 label, as many as have it, and so on. Label agreement is the share of pairs that stand for their own
 label. With ``--seeds`` the proposed encoder is trained on the pairs of each way, too.
+
+``plain`` is one request for each text. ``contrast`` is one request for the texts of all labels.
+``best-of-n`` generates several texts of each label, and an encoder chooses among them.
 """
 
 import json
@@ -40,7 +43,7 @@ from sts_dino.experiments.steps import Steps, hash_parts
 from sts_dino.experiments.variants import get_finished_config
 from sts_dino.generation.backends.registry import parse_server
 from sts_dino.hub.contract.measured import Estimate, Interval, write_json
-from sts_dino.hub.contract.recipe import DatasetRecipe, ModelRecipe
+from sts_dino.hub.contract.recipe import X1, DatasetRecipe, ModelRecipe
 from sts_dino.hub.contract.recipe_file import load_recipe
 from sts_dino.hub.contract.results import Frozen
 from sts_dino.hub.contract.run_dir import (
@@ -53,7 +56,7 @@ from sts_dino.hub.contract.run_dir import (
 )
 from sts_dino.hub.durable import hash_file, write_text
 from sts_dino.hub.errors import InputError
-from sts_dino.proposals.label_ways import BEST_OF_N, CANDIDATES, PLAIN, WAYS, make_way
+from sts_dino.proposals.recipes import CANDIDATES, SPARE_ATTEMPTS
 from sts_dino.release.options import format_settings
 
 logger = logging.getLogger(__name__)
@@ -66,6 +69,18 @@ EVERY_SENTENCE = 10**9  # more than a run has
 RESAMPLING_SEED = 0
 NAME = "chat-ways"  # of the datasets
 PUBLISHED = "published"  # the encoder before training
+
+PLAIN = "plain"
+CONTRAST = "contrast"
+BEST_OF_N = "best-of-n"
+WAYS = (PLAIN, CONTRAST, BEST_OF_N)
+COUNTS = {2: "two", 3: "three"}  # numbers of labels in the instruction
+# label → the key of its text in the JSON, and what the instruction says of it
+CONTRAST_KEYS = {
+    "1": ("same_meaning", "means the same thing"),
+    "0.5": ("somewhat_similar", "is only somewhat similar"),
+    "0": ("different_topic", "is on a completely different topic"),
+}
 
 Samples = NDArray[np.float64]
 
@@ -282,6 +297,55 @@ def locate_encoder(option: str, name: str) -> str:
         )
     require_model(place)
     return place
+
+
+def make_contrast(labels: Sequence[str]) -> dict[str, Any]:
+    """Return the section ``model.server.contrast`` for two or three labels of ``CONTRAST_KEYS``.
+
+    The instruction is English for texts of any language: the examples show the language.
+    """
+    keys: dict[str, str] = {}
+    meanings: list[str] = []
+    for label in labels:
+        key, meaning = CONTRAST_KEYS[label]
+        keys[label] = key
+        meanings.append(f"{key}: {meaning}.")
+    instruction = (
+        f'Text: "{X1}"\nWrite {COUNTS[len(labels)]} texts of the same kind, in the same language. '
+        f"{' '.join(meanings)}"
+    )
+    return {"instruction": instruction, "keys": keys}
+
+
+def make_way(
+    way: str,
+    labels: Sequence[str],
+    candidates: int = CANDIDATES,
+    encoder: Mapping[str, str] | None = None,
+    choices: int = 1,
+) -> dict[str, Any]:
+    """Return the keys of a recipe that make a way, each with its value; None removes a key.
+
+    Args:
+        way: one of ``WAYS``.
+        labels: the labels whose texts are generated.
+        candidates: texts of each label for ``best-of-n``.
+        encoder: keys of the section ``selection`` that name the encoder; None: the default encoder.
+        choices: texts of one request (the request's field n) for ``best-of-n``.
+    """
+    settings: dict[str, Any] = {
+        "model.server.contrast": None,
+        "model.server.choices": 1,
+        "selection": None,
+        "decoding.max_attempts": 1 + SPARE_ATTEMPTS,
+    }
+    if way == CONTRAST:
+        settings["model.server.contrast"] = make_contrast(labels)
+    if way == BEST_OF_N:
+        settings["model.server.choices"] = choices
+        settings["selection"] = {"candidates": candidates, **(encoder or {})}
+        settings["decoding.max_attempts"] = candidates + SPARE_ATTEMPTS
+    return settings
 
 
 class WayMaker:

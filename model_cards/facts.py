@@ -64,16 +64,11 @@ class ManifestSection(BaseModel):
 
 
 class Counts(ManifestSection):
-    """Texts of one shot count."""
+    """Texts of one label or shot count; ``reasons`` of a label says why texts were rejected."""
 
     requested: int
     kept: int
     rejected: int
-
-
-class LabelCounts(Counts):
-    """Texts of one label; ``reasons`` says why its rejected ones were (empty: not recorded)."""
-
     reasons: dict[str, int] = {}
 
 
@@ -102,7 +97,7 @@ class DatasetCounts(ManifestSection):
     kept: int
     rejected: dict[str, int]
     sampled_negatives: int = 0
-    by_label: dict[str, LabelCounts]
+    by_label: dict[str, Counts]
     # label asked for → label that fits best → raw texts; {}: not scored
     likeliest: dict[str, dict[str, int]] = {}
     variants: dict[str, Counts] = {}  # shot count (e.g. 5shot) → texts of all its example sets
@@ -129,36 +124,22 @@ class CodeFacts(ManifestSection):
     url: str | None = None
 
 
-class Generator(ManifestSection):
-    """The language model that wrote the texts."""
-
-    id: str
-    revision: str | None = None
-    sha256: str | None = None  # None: a Hub model, pinned by its revision
-    parameters: int | None = None  # None: a server does not say
-    upstream: Upstream | None = None  # None: a Hub model, or nothing says where a folder is from
-
-
-class Selector(ManifestSection):
-    """The encoder that chose among several texts."""
+class UsedModel(ManifestSection):
+    """A model that made a dataset: the language model, or the encoder that chose among texts."""
 
     id: str
     revision: str | None = None  # None: a local folder
-    license: str | None = None  # None: its card names none
+    license: str | None = None  # of the encoder; None: its card names none
     sha256: str | None = None  # None: a Hub model, pinned by its revision
+    parameters: int | None = None  # of the language model; None: a server does not say
+    upstream: Upstream | None = None  # None: a Hub model, or nothing says where a folder is from
 
 
 class Origin(ManifestSection):
-    """The origin of the source sentences, or of the pretrained model before training."""
+    """The origin of source sentences, of few-shot examples, or of the pretrained model."""
 
     sha256: str | None = None
     upstream: Upstream | None = None
-
-
-class ExampleFacts(ManifestSection):
-    """The origin of the few-shot examples; the recipe has that of a dataset on the Hub."""
-
-    sha256: str | None = None
 
 
 class VersionFacts(ManifestSection):
@@ -175,11 +156,11 @@ class VersionFacts(ManifestSection):
 class DatasetProvenance(ManifestSection):
     """How a dataset was made."""
 
-    model: Generator
+    model: UsedModel
     source: Origin
-    examples: ExampleFacts | None = None
+    examples: Origin | None = None  # None: no few-shot examples
     # None: no encoder chose, or a manifest of an earlier version
-    selection: Selector | None = None
+    selection: UsedModel | None = None
     # of a dataset without another's rows that occur in evaluation data
     decontamination: Dropped | None = None
     code: CodeFacts | None = None  # None: made outside of a clone
@@ -306,10 +287,8 @@ def _check_training(directory: Path, is_trained: bool, recipe: ModelRecipe) -> N
     # They agree on a trained model, and on a baseline that was not trained.
     if is_trained != recipe.is_baseline:
         return
-    if is_trained:
-        problem = "records a training, but the recipe is of a baseline"
-    else:
-        problem = "records no training, but the recipe is of a model to train"
+    recorded = "a training" if is_trained else "no training"
+    problem = f"records {recorded}, and the recipe does not fit that"
     raise InputError(directory / MANIFEST, problem, hint="run the stage again")
 
 
@@ -473,20 +452,18 @@ class DatasetFacts:
     provenance: DatasetProvenance | None
     counts: DatasetCounts | None
     progress: GenerationProgress | None
-    is_snapshot: bool = False  # the manifest is a snapshot of a growing run: no measurements
     value: TrainingValue | None = None
     fidelity: Fidelity | None = None
     ledger: Ledger | None = None
     report: bool = False  # whether report.html shows this run
 
     @classmethod
-    def read(cls, directory: Path, manifest: Manifest, is_snapshot: bool = False) -> DatasetFacts:
+    def read(cls, directory: Path, manifest: Manifest) -> DatasetFacts:
         """Read the facts of a run directory.
 
         Args:
             directory: the run directory.
             manifest: its manifest, or a snapshot of a growing run's.
-            is_snapshot: leaves the measurements out.
 
         Raises InputError for a name or version that differs from the recipe's, for a key that is
         missing, for a licence that does not follow from the parts, and for numbers that disagree.
@@ -508,11 +485,11 @@ class DatasetFacts:
             counts = read_section(directory, "counts", manifest.counts, DatasetCounts)
         else:
             progress = read_section(directory, "counts", manifest.counts, GenerationProgress)
-        facts = cls(directory, manifest, recipe, verdict, provenance, counts, progress, is_snapshot)
+        facts = cls(directory, manifest, recipe, verdict, provenance, counts, progress)
         facts._check_counts()
 
         # The measurements of a finished run.
-        if is_snapshot or not manifest.complete:
+        if not manifest.complete:
             return facts
         return replace(
             facts,
@@ -636,11 +613,10 @@ def read_run(directory: Path, manifest: Manifest | None = None) -> DatasetFacts 
     Raises InputError when the directory is not a run directory, when a file is not the manifest's,
     when facts disagree, and for an unfinished model.
     """
-    is_snapshot = manifest is not None
     manifest = manifest or require_manifest(directory)
     facts: DatasetFacts | ModelFacts
     if manifest.kind == "dataset":
-        facts = DatasetFacts.read(directory, manifest, is_snapshot)
+        facts = DatasetFacts.read(directory, manifest)
     elif manifest.complete:
         facts = ModelFacts.read(directory, manifest)
     else:
@@ -653,11 +629,11 @@ def read_run(directory: Path, manifest: Manifest | None = None) -> DatasetFacts 
 def compute_facts_digest(facts: DatasetFacts | ModelFacts) -> str:
     """Return the SHA-256 over the manifest and the measurements (results.json, value.json ...).
 
-    Of a snapshot it is over the manifest alone. A card's stamp has the digest, so a publication
+    Of a growing run it is over the manifest alone. A card's stamp has the digest, so a publication
     recognises a card that was made of other facts.
     """
     contents: list[bytes | None] = []
-    if not (isinstance(facts, DatasetFacts) and facts.is_snapshot):
+    if facts.manifest.complete:
         for name in MEASURED:
             path = facts.directory / name
             contents.append(path.read_bytes() if path.exists() else None)

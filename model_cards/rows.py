@@ -43,14 +43,12 @@ class Split:
 
 
 def sort_shards(manifest: Manifest, config: str) -> list[File]:
-    """Sort the shards of a config by split (train first), then by path."""
+    """Sort the shards of a config by split (train first, others than ``SPLITS`` last) and path."""
     ranks = {split: rank for rank, split in enumerate(SPLITS)}
-
-    def get_rank(file: File) -> tuple[int, str]:
-        """Return (rank of the split, path); other splits than ``SPLITS`` come last."""
-        return ranks.get(file.split or "", len(ranks)), file.path
-
-    return sorted(manifest.shards(config), key=get_rank)
+    return sorted(
+        manifest.shards(config),
+        key=lambda file: (ranks.get(file.split or "", len(ranks)), file.path),
+    )
 
 
 def list_existing_configs(recipe: DatasetRecipe, manifest: Manifest) -> list[str]:

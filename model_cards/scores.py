@@ -35,19 +35,6 @@ from sts_dino.hub.papers import Paper, Table, find_paper
 from sts_dino.hub.untrusted import Markdown, escape_inline, format_code, format_table
 from sts_dino.model_cards.renderer import DATA
 
-# data sets of probing tasks: results of earlier versions do not record a score's family
-PROBING_DATASETS = [
-    "sentlen",
-    "wc",
-    "treedepth",
-    "topconst",
-    "bshift",
-    "tense",
-    "subjnum",
-    "objnum",
-    "somo",
-    "coordinv",
-]
 STS = "Semantic textual similarity"
 OPTIMISERS = {"senteval": "SentEval's own optimiser", "lbfgs": "optimum by L-BFGS"}
 VALIDATION_SCORE = "validation accuracy, by which the regularisation is chosen"
@@ -237,28 +224,24 @@ def group_by_title(scores: Iterable[TaskScore]) -> dict[str, list[TaskScore]]:
 def sort_titles(titles: Iterable[str]) -> list[str]:
     """Sort the distinct titles: those of ``TITLES`` in that order, then MTEB's and others."""
     ranks = {title: rank for rank, title in enumerate(TITLES.values())}
-
-    def get_rank(title: str) -> tuple[int, bool, str]:
-        """Return (rank in ``TITLES``, whether it is not MTEB's, title)."""
-        return ranks.get(title, len(ranks)), not title.startswith(MTEB), title
-
-    return sorted(set(titles), key=get_rank)
+    return sorted(
+        set(titles),
+        key=lambda title: (ranks.get(title, len(ranks)), not title.startswith(MTEB), title),
+    )
 
 
-def make_title(task: str, metric: str, family: str | None = None) -> str:
+def make_title(task: str, metric: str, family: str | None) -> str:
     """Return the title of the table that has a task's scores.
 
     Args:
         task: DATASET/PROTOCOL, or mteb/TASK.
         metric: the main metric of the score.
-        family: transfer or probing, of a classifier's score; None in earlier results.
+        family: transfer or probing, of a classifier's score; None: not known.
     """
     dataset, _, protocol = task.partition("/")
     if dataset == "mteb":
         return f"{MTEB}: {metric}"
-    if protocol in PROBES:
-        if family is None:
-            family = "probing" if dataset in PROBING_DATASETS else "transfer"
+    if protocol in PROBES and family is not None:
         protocol = f"{family}/{protocol}"
     if protocol == "cosine":  # one correlation over all pairs, as "all" is
         protocol = "all"

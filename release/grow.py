@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
@@ -61,15 +61,14 @@ class IncrementalPublisher:
     options: Options
     per_hour: int
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
-
-    def __post_init__(self) -> None:
-        self._budget: CommitBudget | None = None  # read from the repository when it is first needed
-        self._published: tuple[str, ...] = ()  # paths in the newest commit
-        self._last_commit = ""  # the newest commit that this process made
-        # Stamp of the last manifest that was read and had no new files
-        self._last_stamp: tuple[int, int] | None = None
-        self._failures = 0  # since the last success
-        self._logged = set[str]()  # messages since the last success
+    # The rest is no argument. The budget is read from the repository when it is first needed
+    _budget: CommitBudget | None = field(default=None, init=False)
+    _published: tuple[str, ...] = field(default=(), init=False)  # paths in the newest commit
+    _last_commit: str = field(default="", init=False)  # the newest commit that this process made
+    # Stamp of the last manifest that was read and had no new files
+    _last_stamp: tuple[int, int] | None = field(default=None, init=False)
+    _failures: int = field(default=0, init=False)  # since the last success
+    _logged: set[str] = field(default_factory=set, init=False)  # messages since the last success
 
     def follow(self, is_running: Callable[[], bool]) -> None:
         """Publish the growing run until ``is_running()`` is False.

@@ -1,4 +1,4 @@
-"""Command-line options that several commands share: dataclasses with one option per field."""
+"""Options and arguments that several commands share: dataclasses of options, files of recipes."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
@@ -15,6 +15,7 @@ from sts_dino.hub.client.retry import (
     install_patient_client,
 )
 from sts_dino.hub.contract import run_dir
+from sts_dino.hub.contract.recipe_file import read_yaml
 from sts_dino.hub.errors import InputError
 from sts_dino.hub.untrusted import require_no_secret
 
@@ -72,14 +73,19 @@ def format_settings(settings: Iterable[str]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class LocalWorkers:
-    """Options of ``sts-dino write`` for workers on one machine; without any, one process works."""
+class ClusterWorkers:
+    """Options for workers on one machine or on a Ray cluster; without any, one process works."""
 
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Workers that generate: threads, or one per GPU")
-    ] = None
+    workers: cli.WorkersOption = None
     cpus_per_worker: cli.CpusOption = None
     gpus_per_worker: cli.GpusOption = None
+    ray: cli.RayOption = None
+    store: cli.StoreOption = None
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a store with a secret in its URL, before it is printed."""
+        if self.store is not None:
+            require_no_secret(self.store)
 
     def require_datasets(self, dataset_count: int) -> None:
         """Raise InputError when an option is given, but no recipe is of a dataset."""
@@ -90,20 +96,6 @@ class LocalWorkers:
                 "(docs/training.md)"
             )
             raise InputError(" ".join(words), "are for datasets, but no recipe is one's", hint=hint)
-
-
-@dataclass(frozen=True)
-class ClusterWorkers(LocalWorkers):
-    """Options for workers on one machine or on a Ray cluster."""
-
-    workers: cli.WorkersOption = None
-    ray: cli.RayOption = None
-    store: cli.StoreOption = None
-
-    def __post_init__(self) -> None:
-        """Raise InputError for a store with a secret in its URL, before it is printed."""
-        if self.store is not None:
-            require_no_secret(self.store)
 
 
 def install_patience(longest: float) -> RetryPolicy:
@@ -171,3 +163,34 @@ class ReleaseOptions(PublishOptions):
             min=4, max=128, help="Commits an hour to a growing repository; the Hub allows 128"
         ),
     ] = COMMITS_PER_HOUR
+
+
+def list_recipes(files_and_folders: list[Path]) -> list[Path]:
+    """List the recipe files of files and folders: datasets before models, both in the given order.
+
+    A folder stands for all *.yaml files below it, sorted by path.
+
+    Raises InputError when there is no recipe.
+    """
+    paths: list[Path] = []
+    for path in files_and_folders:
+        if path.is_dir():
+            paths += sorted(path.rglob("*.yaml"))
+        else:
+            paths.append(path)
+    if not paths:
+        places = ", ".join(str(path) for path in files_and_folders)
+        raise InputError(places, "no recipe (*.yaml) is there")
+    return sorted(paths, key=is_model)
+
+
+def is_model(path: Path) -> bool:
+    """Return whether a recipe file has the kind model; False for the kind dataset.
+
+    Raises InputError for another kind.
+    """
+    kind = read_yaml(path).get("kind")
+    if kind not in ("dataset", "model"):
+        problem = f"unknown kind of recipe {kind!r}"
+        raise InputError(f"{path}:kind", problem, allowed="dataset, model")
+    return bool(kind == "model")

@@ -10,13 +10,19 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from pprint import pformat
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from huggingface_hub import HfApi
 
 from sts_dino.hub import cli
 from sts_dino.hub.assets import find_dataset_scripts
-from sts_dino.hub.client.connection import convert_hub_errors
+from sts_dino.hub.client import publish
+from sts_dino.hub.client.connection import convert_hub_errors, fetch_account
+from sts_dino.hub.client.plan import CARD, Plan, Stamp, read_stamp
+from sts_dino.hub.client.publish import parse_version, read_remote_manifest
+from sts_dino.hub.client.repository import Repository
+from sts_dino.hub.client.retry import RetryPolicy
 from sts_dino.hub.contract.licences import describe_unlicensed_parts
 from sts_dino.hub.contract.measured import DROPPED_ROWS_PROVENANCE
 from sts_dino.hub.contract.published_paths import name_inputs
@@ -29,16 +35,12 @@ from sts_dino.hub.contract.run_dir import (
     require_complete,
     write_manifest,
 )
+from sts_dino.hub.text_files import READERS, kind_of
+from sts_dino.model_cards.facts import DatasetFacts, ModelFacts, compute_facts_digest
+from sts_dino.model_cards.render import render, write
 from sts_dino.release.options import PublishOptions, install_patience
 
 logger = logging.getLogger(__name__)
-
-if TYPE_CHECKING:
-    from huggingface_hub import HfApi
-
-    from sts_dino.hub.client.plan import Plan
-    from sts_dino.hub.client.retry import RetryPolicy
-    from sts_dino.model_cards.facts import DatasetFacts, ModelFacts
 
 TABLE_WIDTH = 120  # characters of a line in published_configs.py
 VERSION_TAG = re.compile(r"v\d+\.\d+\.\d+", re.ASCII)
@@ -102,7 +104,6 @@ def format_command(directories: list[Path], options: PublishOptions) -> str:
 def write_card(
     directory: Path,
     options: PublishOptions,
-    rewrite: bool = False,
     dataset_names: Sequence[str] = (),
 ) -> None:
     """Write the card of a finished run for the Hub repository of the publication.
@@ -110,7 +111,6 @@ def write_card(
     Args:
         directory: the run directory.
         options: the options of the publication; ``org`` names the repository's owner.
-        rewrite: also replace a card that is up to date: of that repository and these facts.
         dataset_names: the datasets of the same publication.
 
     A card that a person edited stays: the publication refuses it. With ``options.yes`` a model's
@@ -118,17 +118,11 @@ def write_card(
     RunError when a question to the Hub fails: for the token's user, if ``org`` is missing, and for
     the published datasets.
     """
-    from huggingface_hub import HfApi
-
-    from sts_dino.hub.client.connection import fetch_account
-    from sts_dino.hub.client.plan import CARD, Stamp, read_stamp
-    from sts_dino.model_cards.facts import compute_facts_digest
-    from sts_dino.model_cards.render import render, write
-
     # Read the stamp of the present card: its repository and facts; None for an edited card
+    name = require_complete(directory).name
     with convert_hub_errors("ask who the token belongs to"):
         owner = options.org or fetch_account(HfApi()).name
-    repo_id = f"{owner}/{require_complete(directory).name}"
+    repo_id = f"{owner}/{name}"
     card = directory / CARD
     stamp = None
     if card.is_file():
@@ -142,17 +136,15 @@ def write_card(
             directory, owner, install_patience(options.longest), dataset_names
         )
     facts = warn_of_unlicensed_parts(directory)
-    if rewrite or stamp != Stamp(repo_id, compute_facts_digest(facts)):
+    if stamp != Stamp(repo_id, compute_facts_digest(facts)):
         write(directory, render(directory, repo_id))
 
 
-def warn_of_unlicensed_parts(directory: Path) -> "DatasetFacts | ModelFacts":
+def warn_of_unlicensed_parts(directory: Path) -> DatasetFacts | ModelFacts:
     """Log a warning that names the parts of a finished run without a licence.
 
     Returns the facts of the run. Its files are not compared with the manifest.
     """
-    from sts_dino.model_cards.facts import DatasetFacts, ModelFacts
-
     manifest = require_complete(directory)
     kind = DatasetFacts if manifest.kind == "dataset" else ModelFacts
     facts = kind.read(directory, manifest)
@@ -164,7 +156,7 @@ def warn_of_unlicensed_parts(directory: Path) -> "DatasetFacts | ModelFacts":
 
 
 def record_published_datasets(
-    directory: Path, owner: str, patience: "RetryPolicy", dataset_names: Sequence[str] = ()
+    directory: Path, owner: str, patience: RetryPolicy, dataset_names: Sequence[str] = ()
 ) -> None:
     """Record in a model's manifest where the Hub has the datasets that it was trained on.
 
@@ -202,12 +194,6 @@ def find_published_datasets(
     An entry whose rows are not published stays as it is. A model whose version is published already
     gets what the published manifest records, because its tag does not move.
     """
-    from huggingface_hub import HfApi
-
-    from sts_dino.hub.client.publish import read_remote_manifest
-    from sts_dino.hub.client.repository import Repository
-    from sts_dino.hub.text_files import READERS, kind_of
-
     api = HfApi()
     recorded: list[dict[str, Any]] = manifest.provenance["datasets"]
 
@@ -217,11 +203,8 @@ def find_published_datasets(
     tag = f"v{manifest.version}"
     if tag in tags:
         published = read_remote_manifest(model, model.get_commit(tags[tag]))
-        if published is None or published.fingerprint != manifest.fingerprint:
-            return recorded
-        datasets = published.provenance.get("datasets")
-        if isinstance(datasets, list) and len(datasets) == len(recorded):
-            return datasets
+        if published is not None and published.fingerprint == manifest.fingerprint:
+            return list(published.provenance.get("datasets", recorded))
         return recorded
 
     # Find the published datasets by the rows of the config that the model was trained on. A file of
@@ -242,7 +225,7 @@ def find_published_datasets(
 
 
 def find_published_rows(
-    api: "HfApi", owner: str, names: Sequence[str], config: str, digest: str
+    api: HfApi, owner: str, names: Sequence[str], config: str, digest: str
 ) -> dict[str, str]:
     """Find the latest version of a published dataset whose config has exactly the given rows.
 
@@ -255,9 +238,6 @@ def find_published_rows(
 
     Returns repo_id, revision (the version's tag) and commit; {} without such a version.
     """
-    from sts_dino.hub.client.publish import parse_version, read_remote_manifest
-    from sts_dino.hub.client.repository import Repository
-
     for name in dict.fromkeys(names):
         repository = Repository(api, f"{owner}/{name}", "dataset")
         commits = repository.list_tags() if repository.get_branch() is not None else {}
@@ -269,16 +249,11 @@ def find_published_rows(
     return {}
 
 
-def publish_run(directory: Path, options: PublishOptions) -> "Plan":
+def publish_run(directory: Path, options: PublishOptions) -> Plan:
     """Plan the publication of a finished run and, with ``options.yes``, carry it out.
 
     Returns the plan. Raises InputError for an unfinished run, RunError when the Hub refuses.
     """
-    from huggingface_hub import HfApi
-
-    from sts_dino.hub.client import publish
-
-    require_complete(directory)
     patience = install_patience(options.longest)
     with convert_hub_errors(f"publish {directory}"):
         script = build_loading_script(directory)

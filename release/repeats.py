@@ -10,7 +10,7 @@ import logging
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -279,26 +279,18 @@ def write_for_card(series: Series, repeats: Repeats) -> None:
     manifest = run_dir.read_manifest(directory)
     if manifest is None or not manifest.complete:
         return
-    recipe = load_recipe(directory / run_dir.RECIPE, ModelRecipe)
-    if remove_keys(recipe, series.keys) != remove_keys(series.recipe, series.keys):
+    # Compare it with the first run of the series, under the value of that run
+    value = series.values[0]
+    varied = [f"{key}={value}" for key in series.keys]
+    recipe = load_recipe(directory / run_dir.RECIPE, ModelRecipe, varied)
+    repeated = load_recipe(series.locate_run(value) / run_dir.RECIPE, ModelRecipe)
+    if get_deciding_values(recipe) != get_deciding_values(repeated):
         problem = "is a run of another recipe or of other settings"
         logger.warning(f"{directory} {problem}: no {REPEATS} for its card")
         return
     with run_dir.lock_run(directory):
         write_json(directory / REPEATS, repeats)
     logger.info(f"written: {directory / REPEATS}")
-
-
-def remove_keys(recipe: ModelRecipe, keys: tuple[str, ...]) -> dict[str, Any]:
-    """Return the recipe's values that decide the weights, without those of the dotted ``keys``."""
-    tree = get_deciding_values(recipe)
-    for key in keys:
-        *parents, last = key.split(".")
-        node: Any = tree
-        for part in parents:
-            node = node[int(part)] if isinstance(node, list) else node[part]
-        node.pop(last)
-    return tree
 
 
 def format_repeats(repeats: Repeats) -> str:

@@ -6,7 +6,7 @@ directory, ``NAME.copies``, lies beside the model, is scored with it, and is not
 """
 
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 import yaml
@@ -21,17 +21,19 @@ from sts_dino.hub.errors import InputError
 from sts_dino.release.stages import run_stage
 
 SIMCSE_LOSS = "MultipleNegativesRankingLoss"  # InfoNCE
-# Arguments that decide how long a training takes, and when it saves and evaluates
-SCHEDULE_ARGUMENTS = (
+# Arguments that decide how long a training takes and when it saves and evaluates; the last three
+# choose a checkpoint by labels
+LEFT_OUT_ARGUMENTS = (
     "num_train_epochs",
     "eval_strategy",
     "eval_steps",
     "save_strategy",
     "save_steps",
     "save_total_limit",
+    "load_best_model_at_end",
+    "metric_for_best_model",
+    "greater_is_better",
 )
-# Arguments that choose a checkpoint by labels
-CHOICE_ARGUMENTS = ("load_best_model_at_end", "metric_for_best_model", "greater_is_better")
 # Keys of training data that decide which rows are read
 SOURCE_KEYS = (
     "repo_id",
@@ -88,21 +90,14 @@ def train_baseline(directory: Path, recipe: ModelRecipe) -> None:
     baseline = locate_baseline(directory)
     steps = read_steps(require_complete(directory), directory)
     tree = make_baseline_recipe(recipe, steps).model_dump(mode="json")
-    write_text(baseline.recipe, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
-    run_stage("train", str(baseline.recipe), "--out", str(baseline.directory))
+    path = baseline.with_name(f"{baseline.name}.yaml")
+    write_text(path, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
+    run_stage("train", str(path), "--out", str(baseline))
 
 
-class BaselinePaths(NamedTuple):
-    """The recipe file and the run directory of a model's SimCSE baseline."""
-
-    recipe: Path
-    directory: Path
-
-
-def locate_baseline(directory: Path) -> BaselinePaths:
-    """Return the paths of the baseline beside the model in ``directory``."""
-    baseline = directory.with_name(f"{directory.name}.copies")
-    return BaselinePaths(baseline.with_name(f"{baseline.name}.yaml"), baseline)
+def locate_baseline(directory: Path) -> Path:
+    """Return the run directory of the baseline beside the model in ``directory``."""
+    return directory.with_name(f"{directory.name}.copies")
 
 
 def read_steps(manifest: Manifest, directory: Path) -> int:
@@ -143,9 +138,8 @@ def make_baseline_recipe(recipe: ModelRecipe, steps: int) -> ModelRecipe:
         merge = None
 
     # Train as many steps as the model, without validation
-    replaced_arguments = (*SCHEDULE_ARGUMENTS, *CHOICE_ARGUMENTS)
     kept_arguments = {
-        key: value for key, value in recipe.arguments.items() if key not in replaced_arguments
+        key: value for key, value in recipe.arguments.items() if key not in LEFT_OUT_ARGUMENTS
     }
     changes = {
         "name": f"{recipe.name}-copies",

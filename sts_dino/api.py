@@ -34,7 +34,7 @@ from sts_dino.hub.contract.published_paths import format_command
 from sts_dino.hub.contract.recipe import NAME, DatasetRecipe, ModelRecipe
 from sts_dino.hub.contract.recipe_file import load_recipe, validate_recipe
 from sts_dino.hub.contract.results import Results
-from sts_dino.hub.contract.run_dir import ARTIFACTS, RECIPE, require_complete
+from sts_dino.hub.contract.run_dir import ARTIFACTS, RECIPE
 from sts_dino.hub.durable import write_text
 from sts_dino.hub.errors import InputError
 
@@ -448,9 +448,8 @@ def publish(
     from sts_dino.release.publish import publish_run, write_card
 
     run = _require_path(directory)
-    require_complete(run)
     options = PublishOptions(org=org, yes=yes, public=public or None)
-    write_card(run, options, rewrite=True)
+    write_card(run, options)
     return publish_run(run, options)
 
 

@@ -10,8 +10,7 @@ from sts_dino.generation.executors.cluster import ClusterOptions
 from sts_dino.generation.plan import SHOWN_PROMPTS, describe_plan
 from sts_dino.generation.run import load_checked_recipe
 from sts_dino.hub import cli
-from sts_dino.release.options import format_settings
-from sts_dino.release.run import is_model, list_recipes
+from sts_dino.release.options import format_settings, is_model, list_recipes
 from sts_dino.training.loop.job import prepare
 from sts_dino.training.run import describe_plan as describe_training
 

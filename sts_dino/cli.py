@@ -94,7 +94,7 @@ COMMANDS = {
         "Score an encoder on your pairs, STS, SentEval and MTEB",
         takes="encoder",
     ),
-    "report": Stage("sts_dino.report.run", "Write a report of runs as one HTML file", takes="run"),
+    "report": Stage("sts_dino.report", "Write a report of runs as one HTML file", takes="run"),
     "compare": Stage(
         "sts_dino.eval.compare.run", "Compare evaluations: which differences are significant"
     ),
@@ -295,15 +295,13 @@ def find_run_directory(recipe: Path) -> Path:
     second error names the command that makes it.
     """
     from sts_dino.hub.contract.recipe_file import read_yaml
+    from sts_dino.release.options import is_model
 
+    trains = is_model(recipe)
     tree = read_yaml(recipe)
-    kind = tree.get("kind")
-    if kind not in ("dataset", "model"):
-        problem = f"unknown kind of recipe {kind!r}"
-        raise InputError(f"{recipe}:kind", problem, allowed="dataset, model")
-    directory = ARTIFACTS / f"{kind}s" / str(tree.get("name"))
+    directory = ARTIFACTS / f"{tree['kind']}s" / str(tree.get("name"))
     if not directory.is_dir():
-        command = "train" if kind == "model" else "write"
+        command = "train" if trains else "write"
         raise InputError(
             recipe,
             f"has no run directory {directory}",

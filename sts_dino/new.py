@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 import yaml
 
+from sts_dino.generation.plan import count_rejected_texts
 from sts_dino.hub import cli
+from sts_dino.hub.assets import find_asset
 from sts_dino.hub.contract.licences import UNLICENSED
 from sts_dino.hub.contract.pair_quality import report_pair_quality
 from sts_dino.hub.contract.recipe import DatasetRecipe, ModelRecipe
@@ -24,12 +26,30 @@ from sts_dino.hub.errors import InputError
 from sts_dino.hub.text_files import find_encoding
 from sts_dino.probe import choose_prompt, get_draft_path
 from sts_dino.proposals.chat_server import Payment
+from sts_dino.proposals.corpus import (
+    LEAST_PASSAGE_SHARE,
+    LEAST_WORDS_IN_PASSAGE,
+    SEARCH_PAGE,
+    Corpus,
+    Profile,
+    measure_file,
+    read_hub_corpus,
+)
+from sts_dino.proposals.recipes import (
+    SHIPPED_EXAMPLES,
+    Generator,
+    NoEncoderRecipe,
+    choose_base,
+    choose_generator,
+    choose_instructions,
+    format_dataset_recipe,
+    format_model_recipe,
+    has_chat_template,
+    parse_labels,
+    require_known_language,
+)
 
 logger = logging.getLogger(__name__)
-
-if TYPE_CHECKING:
-    from sts_dino.proposals.corpus import Corpus, Profile
-    from sts_dino.proposals.recipes import Generator
 
 FEWEST_TO_TRAIN = 40  # source sentences: fewer train no encoder
 HUB_ID = re.compile(r"(?!\.)[\w.-]+/[\w.-]+(@[^@]+)?")
@@ -94,9 +114,9 @@ class Proposal:
     """A proposed dataset recipe, with the choices in it."""
 
     recipe: Path
-    corpus: "Corpus"
+    corpus: Corpus
     license: str  # of the corpus
-    generator: "Generator"
+    generator: Generator
     examples: Path | None  # the file of the prompt's examples
     instructions: str  # a line that describes instructions and examples
 
@@ -104,7 +124,8 @@ class Proposal:
     def facts(self) -> dict[str, Any]:
         """The statistics of the corpus and the choices in the recipe, for --json."""
         profile = self.corpus.profile
-        facts = {name: value for name, value in vars(profile).items() if name != "texts"}
+        facts = {**vars(profile), **profile.faults}
+        del facts["texts"], facts["faults"]
         facts["first"] = profile.texts[:3]
         facts["recipe"] = self.recipe
         facts["instructions"] = self.instructions
@@ -160,8 +181,6 @@ def main(
 
       sts-dino new notes.txt --lm qwen2.5-coder-1.5b-instruct --license cc-by-4.0
     """
-    from sts_dino.proposals.recipes import MissingEncoder, UntrainableLabels
-
     # Propose both recipes.
     corpus_name = make_corpus_name(corpus)
     recipe = out or Path(f"{corpus_name}.yaml")
@@ -191,7 +210,7 @@ def main(
         run = (ARTIFACTS / "datasets" / dataset_name).as_posix()
         try:
             propose_encoder(dataset, encoder, run, None, None)
-        except (MissingEncoder, UntrainableLabels) as error:
+        except NoEncoderRecipe as error:
             logger.info(f"no recipe of an encoder is written: {error}")
 
     # Describe the corpus and both recipes.
@@ -231,8 +250,6 @@ def _count_rejected(dataset: DatasetRecipe, recipe: Path, texts: Sequence[str]) 
     Raises InputError when the run would skip all texts or cannot read the model's tokenizer; the
     file ``recipe`` is then removed.
     """
-    from sts_dino.generation.plan import count_rejected_texts
-
     try:
         counts = count_rejected_texts(dataset, texts)
         if sum(counts.values()) == len(texts):
@@ -278,17 +295,6 @@ def propose(
     texts, choices that do not fit the corpus, and without a language model; RunError for a Hub or a
     server that cannot be reached.
     """
-    from sts_dino.hub.assets import find_asset
-    from sts_dino.proposals.recipes import (
-        SHIPPED_EXAMPLES,
-        choose_generator,
-        choose_instructions,
-        format_dataset_recipe,
-        has_chat_template,
-        parse_labels,
-        require_known_language,
-    )
-
     # Look at the corpus; choose a language model and instructions for it.
     get_draft_path(recipe).unlink(missing_ok=True)  # of a command that was killed
     labels = parse_labels(choices.labels)
@@ -329,7 +335,7 @@ def propose(
     return Proposal(recipe, corpus, licence, generator, examples, instructions)
 
 
-def _require_usable_texts(location: str | Path, profile: "Profile", least: int) -> None:
+def _require_usable_texts(location: str | Path, profile: Profile, least: int) -> None:
     """Raise InputError for fewer than ``least`` usable texts.
 
     Texts with a quotation mark do not count: a prompt puts the text between quotation marks.
@@ -353,8 +359,6 @@ def _write_examples(path: Path | None, shipped: str | None) -> None:
         path: the file of the prompt's examples; None: the prompt has no examples.
         shipped: the name of the project's file; None: the examples are the user's.
     """
-    from sts_dino.hub.assets import find_asset
-
     if path is not None and shipped is not None:
         write_bytes(path, find_asset(f"examples/{shipped}").read_bytes())
 
@@ -377,7 +381,7 @@ def _write_recipe(recipe: Path, text: str) -> None:
 
 
 def _describe_instructions(
-    profile: "Profile", kind: str | None, language_name: str, examples: Path | None, has_own: bool
+    profile: Profile, kind: str | None, language_name: str, examples: Path | None, has_own: bool
 ) -> str:
     """Return a line about instructions and examples, and a second one that warns of passages.
 
@@ -388,12 +392,6 @@ def _describe_instructions(
         examples: the file of the prompt's examples, or None.
         has_own: whether the examples are the user's.
     """
-    from sts_dino.proposals.corpus import (
-        LEAST_PASSAGE_SHARE,
-        LEAST_WORDS_IN_PASSAGE,
-        SEARCH_PAGE,
-    )
-
     # Instructions exist for a language and a kind of text, and may be those for statements.
     language = language_name if kind else profile.language
     line = f"{profile.usable:,} texts, {language}, "
@@ -421,15 +419,13 @@ def _describe_instructions(
 
 def _read_corpus(
     location: str | Path, recipe: Path, choices: CorpusChoices, encoding: str | None
-) -> "Corpus":
+) -> Corpus:
     """Read a corpus: a file's statistics, or those of a Hub dataset's first rows.
 
     The corpus's ``source`` has a file's path relative to the folder of ``recipe``, and the encoding
     of a file that is not UTF-8. Raises InputError for --config and --split with a file, and for a
     corpus that cannot be read; RunError for a Hub that cannot be reached.
     """
-    from sts_dino.proposals.corpus import Corpus, measure_file, read_hub_corpus
-
     # A dataset of a Hub
     text_choices = (choices.column, choices.language, choices.kind)
     if is_on_hub(str(location)):
@@ -485,8 +481,6 @@ def propose_encoder(
     Raises InputError for an encoder or licence that cannot be used, for a dataset without scores
     and for one without a label that the training needs; RunError when the Hub cannot be read.
     """
-    from sts_dino.proposals.recipes import choose_base, format_model_recipe
-
     generator = dataset.model.model_dump(mode="json", exclude_none=True)
     base = choose_base(encoder, license_id, generator, dataset.language)
     name = f"{dataset.name.removesuffix('-pairs')}-encoder"

@@ -12,10 +12,30 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import join
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import numpy as np
 import typer
 
+from sts_dino.eval.audit.command import silence_transformers
+from sts_dino.eval.audit.fidelity import find_fitting_pairs
+from sts_dino.eval.encoders.embeddings import compute_text_cosines
+from sts_dino.eval.encoders.load import (
+    get_default_judge,
+    has_default_judge,
+    load_encoder,
+    require_packaged_encoder,
+)
+from sts_dino.eval.scoring.paired import compute_mcnemar
+from sts_dino.eval.tasks.task import Outcomes
+from sts_dino.generation.backends.protocol import Writer
+from sts_dino.generation.backends.registry import load_writer, resolve_model_dtype
+from sts_dino.generation.inputs.prompts import ContextRoom, Prompts, load_prompts
+from sts_dino.generation.inputs.sources import SourceSentence
+from sts_dino.generation.plan import prepare_pilot_source, read_prefixes, spread
+from sts_dino.generation.rows.attempts import generate_shards
+from sts_dino.generation.rows.filters import filter_rows
+from sts_dino.generation.run import is_built_in
 from sts_dino.hub import cli
 from sts_dino.hub.contract.pair_quality import (
     FITS,
@@ -35,13 +55,10 @@ from sts_dino.hub.contract.results import SIGNIFICANCE_LEVEL
 from sts_dino.hub.durable import write_text
 from sts_dino.hub.errors import InputError, StsDinoError
 from sts_dino.hub.messages import ProgressBar
+from sts_dino.release.options import format_settings
+from sts_dino.release.stages import read_answer
 
 logger = logging.getLogger(__name__)
-
-if TYPE_CHECKING:
-    from sts_dino.generation.backends.protocol import Writer
-    from sts_dino.generation.inputs.prompts import Prompts
-    from sts_dino.generation.inputs.sources import SourceSentence
 
 MOST_SENTENCES = 24
 FEWEST_SENTENCES = 8  # a share of fewer pairs means little
@@ -82,8 +99,6 @@ def main(
 
       sts-dino probe questions.yaml --both --seconds 120
     """
-    from sts_dino.release.options import format_settings
-
     recipe = load_recipe(recipe_path, DatasetRecipe, settings)
     qualities = probe_recipe(recipe, both, sentences, seconds)
     if both and len(qualities) == 2:
@@ -97,9 +112,6 @@ def main(
 
 def find_obstacle(recipe: DatasetRecipe) -> InputError | None:
     """Return the error of a recipe that cannot be probed; None if it can."""
-    from sts_dino.eval.encoders.load import get_default_judge, has_default_judge
-    from sts_dino.generation.run import is_built_in
-
     if recipe.model.server is not None:
         problem = "a model behind a server is not probed"
         hint = "write some pairs, then sts-dino fidelity: sts-dino write RECIPE --limit 24"
@@ -164,8 +176,6 @@ def probe_recipe(
 
 def load_engine(recipe: DatasetRecipe) -> Any:
     """Load the language model of a recipe. Raises the errors of ``load_writer``."""
-    from sts_dino.generation.backends.registry import load_writer, resolve_model_dtype
-
     return load_writer(resolve_model_dtype(recipe).model)
 
 
@@ -205,8 +215,8 @@ class Trial:
     """
 
     recipe: DatasetRecipe
-    writer: "Writer"
-    prompts: "Prompts"
+    writer: Writer
+    prompts: Prompts
     sentences: list[str]
     pairs: Pairs
     seconds: float = 0.0
@@ -218,8 +228,6 @@ def prepare_trials(kinds: Sequence[DatasetRecipe], engine: Any) -> list[Trial]:
     A second kind whose template cannot be used is left out, with a message. Raises InputError if
     the model cannot read the prompts of the first kind.
     """
-    from sts_dino.generation.inputs.prompts import ContextRoom, load_prompts
-
     trials: list[Trial] = []
     for kind in kinds:
         writer = engine.copy_with_template(kind.model.chat_template)
@@ -237,14 +245,12 @@ def prepare_trials(kinds: Sequence[DatasetRecipe], engine: Any) -> list[Trial]:
     return trials
 
 
-def choose_sentences(trial: Trial, most: int) -> list["SourceSentence"]:
+def choose_sentences(trial: Trial, most: int) -> list[SourceSentence]:
     """Return at most ``most`` source sentences of the corpus, spread over it.
 
     A sentence that stands in the examples of its own prompt is left out: the model would copy its
     pair. Raises InputError for fewer than ``FEWEST_SENTENCES`` sentences.
     """
-    from sts_dino.generation.plan import prepare_pilot_source, spread
-
     recipe = trial.recipe
     source = prepare_pilot_source(recipe, trial.writer, trial.prompts, time.monotonic)
     usable = [
@@ -264,7 +270,7 @@ def make_shortage(recipe: DatasetRecipe, usable: int) -> InputError:
     )
 
 
-def is_in_examples(sentence: str, prompts: "Prompts") -> bool:
+def is_in_examples(sentence: str, prompts: Prompts) -> bool:
     """Return whether a source sentence stands in the examples of its own prompts."""
     variant = prompts.choose_variant(prompts.recipe.variants[0], sentence)
     if not variant.shots:
@@ -277,7 +283,7 @@ def is_in_examples(sentence: str, prompts: "Prompts") -> bool:
 
 
 def generate_texts(
-    trials: Sequence[Trial], sentences: Sequence["SourceSentence"], seconds: float, clock: Clock
+    trials: Sequence[Trial], sentences: Sequence[SourceSentence], seconds: float, clock: Clock
 ) -> None:
     """Generate the texts of the trials, on as many sentences as the time allows.
 
@@ -285,8 +291,6 @@ def generate_texts(
     trial; reading the shared prefixes is not counted. The first part may take longer: it shows the
     time of a sentence. Raises InputError where the time allows fewer than ``FEWEST_SENTENCES``.
     """
-    from sts_dino.generation.plan import read_prefixes
-
     # Read the shared prefixes first, outside the counted time.
     for trial in trials:
         read_prefixes(trial.writer, trial.prompts, trial.recipe.variants[0], clock)
@@ -321,14 +325,11 @@ def generate_texts(
         )
 
 
-def generate_part(trial: Trial, sentences: Sequence["SourceSentence"], clock: Clock) -> None:
+def generate_part(trial: Trial, sentences: Sequence[SourceSentence], clock: Clock) -> None:
     """Generate the texts of some sentences as a run would; add texts and seconds to the trial.
 
     Of several texts of a sentence and a label, the first that passes the filters is taken.
     """
-    from sts_dino.generation.rows.attempts import generate_shards
-    from sts_dino.generation.rows.filters import filter_rows
-
     recipe = trial.recipe
     started = clock()
     variant = recipe.variants[0]
@@ -349,17 +350,6 @@ def score_trial(trial: Trial, corpus: str) -> PairQuality:
     corpus: the name of the source sentences. Raises InputError where no text passed the filters,
     and for a judge that is not installed.
     """
-    import numpy as np
-
-    from sts_dino.eval.audit.command import silence_transformers
-    from sts_dino.eval.audit.fidelity import find_fitting_pairs
-    from sts_dino.eval.encoders.embeddings import compute_text_cosines
-    from sts_dino.eval.encoders.load import (
-        get_default_judge,
-        load_encoder,
-        require_packaged_encoder,
-    )
-
     recipe = trial.recipe
     if not trial.pairs:
         hint = "look at them: sts-dino write RECIPE --limit 8"
@@ -428,11 +418,6 @@ def compare_prompts(plain: PairQuality, chat: PairQuality) -> PromptChoice:
     as a pair that does not fit. The plain prompt is the default because its downstream gain is
     measured (docs/better_pairs.md).
     """
-    import numpy as np
-
-    from sts_dino.eval.scoring.paired import compute_mcnemar
-    from sts_dino.eval.tasks.task import Outcomes
-
     right = []
     for quality in (plain, chat):
         marks = "".join(quality.outcomes.values())
@@ -471,8 +456,6 @@ def choose_prompt(text: str, recipe_path: Path, usable: int) -> PromptChoice | N
         recipe_path: its future path. The recipe is not written there.
         usable: the number of usable texts of the corpus.
     """
-    from sts_dino.release.stages import read_answer
-
     # The recipe's paths are relative to its folder, so the draft is written there.
     draft = get_draft_path(recipe_path)
     write_text(draft, text)
@@ -535,9 +518,6 @@ def report_probe(recipe_path: Path, recipe: DatasetRecipe, may_generate: bool = 
         recipe: the recipe.
         may_generate: whether the model may run; False: only known figures are logged.
     """
-    from sts_dino.generation.run import is_built_in
-    from sts_dino.release.stages import read_answer
-
     if is_built_in(recipe.model):
         return
     if may_generate and find_pair_quality(recipe) is None:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -65,13 +65,6 @@ TYPE_NAMES = {str: "text", int: "number", float: "number", bool: "true or false"
 app = cli.make_app(__doc__)
 
 
-class Section(NamedTuple):
-    """A section of a recipe: its key, as ``few_shot.examples`` or ``labels.N``, and its model."""
-
-    key: str
-    model: type[BaseModel]
-
-
 @app.command(no_args_is_help=False)
 def main() -> None:
     """Write the references of recipes and of the Python API to the clone."""
@@ -95,12 +88,12 @@ def make_recipe_page() -> str:
     for recipe in RECIPES:
         kind = recipe.__name__.removesuffix("Recipe").lower()
         parts.append(f"## {kind.capitalize()} recipes\n\n{_describe_section(recipe)}")
-        for section in _list_sections(recipe):
+        for key, model in _list_sections(recipe):
             body = "As above.\n"
-            if section.model not in described:
-                described.add(section.model)
-                body = _describe_section(section.model)
-            parts.append(f"### {kind}: {format_code(section.key)}\n\n{body}")
+            if model not in described:
+                described.add(model)
+                body = _describe_section(model)
+            parts.append(f"### {kind}: {format_code(key)}\n\n{body}")
     return "\n".join(parts)
 
 
@@ -118,15 +111,18 @@ def _describe_section(model: type[BaseModel]) -> str:
     return f"{_read_docstring(model)}\n\n{table}\n"
 
 
-def _list_sections(model: type[BaseModel], prefix: str = "") -> list[Section]:
-    """List the sections of a model, each followed by those within it."""
-    sections: list[Section] = []
+def _list_sections(model: type[BaseModel], prefix: str = "") -> list[tuple[str, type[BaseModel]]]:
+    """List the sections of a model, each followed by those within it.
+
+    A section is its key, such as ``few_shot.examples`` or ``labels.N``, and its model.
+    """
+    sections: list[tuple[str, type[BaseModel]]] = []
     for name, field in model.model_fields.items():
         for inner, is_repeated in _find_models(field.annotation):
             key = f"{prefix}{field.alias or name}"
             if is_repeated:
                 key += ".N"
-            sections.append(Section(key, inner))
+            sections.append((key, inner))
             sections += _list_sections(inner, f"{key}.")
     return sections
 
@@ -137,12 +133,9 @@ def _find_models(
     """Yield each model that a type annotation names, and whether it is an item of a tuple."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation, is_repeated
-    origin = get_origin(annotation)
-    arguments = get_args(annotation)
-    if origin is Annotated:
-        arguments = arguments[:1]
-    for argument in arguments:
-        yield from _find_models(argument, is_repeated or origin is tuple)
+    is_repeated = is_repeated or get_origin(annotation) is tuple
+    for argument in get_args(annotation):
+        yield from _find_models(argument, is_repeated)
 
 
 def _describe_type(annotation: Any) -> str:
@@ -224,7 +217,7 @@ def make_schema() -> str:
 
     # A key's comment is its description.
     sections = [section for recipe in RECIPES for section in _list_sections(recipe)]
-    for model in {*RECIPES, *(section.model for section in sections)}:
+    for model in {*RECIPES, *(model for _, model in sections)}:
         properties = definitions[model.__name__]["properties"]
         comments = read_key_comments(model)
         for name, field in model.model_fields.items():

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PureWindowsPath
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -62,6 +62,12 @@ FAMILY_LICENCES = {
     r"llama-?3(?![\d.])": "llama3",
     r"gemma(?!-?[4-9])": "gemma",
 }
+# Whether a server takes chats, and whether it answers with JSON by a schema → words of a comment
+PROMPT_FORMS = {
+    True: "a chat, with the examples as turns",
+    False: "it refuses chats: the prompt is a plain text",
+}
+ANSWER_FORMS = {True: "JSON by a schema", False: "without JSON"}
 VLLM_CONCURRENCY = 32  # vLLM batches requests
 LOCAL_SECONDS = 300.0  # time limit of an answer in a private network: the machine may be slow
 
@@ -98,15 +104,8 @@ class ChatProbe:
     finding: str
 
 
-class ServerChoice(NamedTuple):
-    """The section ``model`` of a recipe for a server, and its reasons in a line."""
-
-    section: dict[str, Any]
-    why: str
-
-
-def choose_server(requested: Server, license_id: str | None) -> ServerChoice:
-    """Ask a running server how it answers, and return the section ``model`` that fits it.
+def choose_server(requested: Server, license_id: str | None) -> tuple[dict[str, Any], str]:
+    """Ask a running server how it answers; return the section ``model`` that fits it, and why.
 
     The terms of the model's licence are logged before a text is requested.
 
@@ -132,8 +131,11 @@ def choose_server(requested: Server, license_id: str | None) -> ServerChoice:
         logger.warning(terms)
 
     # Test how the server answers a chat, and choose the keys that fit.
-    server: dict[str, Any] = {"base_url": requested.base_url, "model": requested.model}
-    server["dialect"] = facts.dialect
+    server: dict[str, Any] = {
+        "base_url": requested.base_url,
+        "model": requested.model,
+        "dialect": facts.dialect,
+    }
     logger.info("one short request tests how the server answers a chat ...")
     probe = try_chat(Server.model_validate(server))
     section: dict[str, Any] = {"backend": "openai"}
@@ -149,7 +151,7 @@ def choose_server(requested: Server, license_id: str | None) -> ServerChoice:
     if not host:  # a private network
         server["timeout"] = LOCAL_SECONDS
     section |= {"server": server, "license": licence.id}
-    return ServerChoice(section, _describe_choice(facts, probe))
+    return section, _describe_choice(facts, probe)
 
 
 def _infer_licence(requested: Server, facts: ServerFacts) -> str | None:
@@ -174,14 +176,10 @@ def _describe_facts(requested: Server, facts: ServerFacts, licence: str) -> str:
 
 def _describe_choice(facts: ServerFacts, probe: ChatProbe) -> str:
     """Return the reasons of a section ``model``, in one line for the recipe's comment."""
-    form = "it refuses chats: the prompt is a plain text"
-    if probe.has_chat:
-        form = "a chat, with the examples as turns"
-    schema = "without JSON"
-    if probe.has_schema:
-        schema = "JSON by a schema"
+    form = PROMPT_FORMS[probe.has_chat]
+    answer = ANSWER_FORMS[probe.has_schema]
     return join_lines(
-        f"as --lm asks; {facts.software}; {form}; one probe, {schema}: {probe.finding}; "
+        f"as --lm asks; {facts.software}; {form}; one probe, {answer}: {probe.finding}; "
         "counter-labels need the model itself, which no server offers; docs/backends.md"
     )
 

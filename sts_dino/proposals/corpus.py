@@ -17,8 +17,11 @@ from sts_dino.generation.inputs.sources import (
     read_file_rows,
 )
 from sts_dino.generation.run import is_question
+from sts_dino.hub.client.connection import convert_read_errors
+from sts_dino.hub.client.fetch import open_hub_dataset, require_known
 from sts_dino.hub.contract import licences
 from sts_dino.hub.contract.recipe import LANGUAGE, QUOTE
+from sts_dino.hub.contract.shards import convert_reader_errors
 from sts_dino.hub.errors import InputError, suggest_choice
 from sts_dino.hub.text_files import (
     MARK,
@@ -76,19 +79,15 @@ LANGUAGE_SAMPLE_TEXTS = 300  # texts whose language is recognised; at most twice
 class Profile:
     """Statistics of the first ``PROFILED_ROWS`` rows of a corpus.
 
-    ``usable``, the ``FAULTS`` and ``quoted`` count rows. An unusable row counts under one fault,
-    the first that ``_find_fault`` finds.
+    ``usable`` and ``quoted`` count rows, and ``faults`` counts the unusable ones: fault, one of
+    ``FAULTS`` → rows. A row counts under the first fault that ``_find_fault`` finds.
     """
 
     columns: tuple[str, ...]
     rows: int
     whole: bool  # whether the corpus has no further rows
     usable: int
-    empty: int
-    broken: int
-    multiline: int
-    overlong: int
-    repeated: int
+    faults: Mapping[str, int]
     quoted: int  # usable texts with a quotation mark
     words: tuple[int, int, int]  # 5th, 50th and 95th percentile of the usable texts' lengths
     language: str  # code of the commonest language (ISO 639-1)
@@ -105,9 +104,9 @@ class Profile:
             location: the corpus as the lines name it.
             rejected: reason → number of usable texts that a run would pass over.
         """
-        skipped = {fault: getattr(self, fault) for fault in FAULTS}
         usable = self.usable - sum(rejected.values())
-        return describe_source(location, self.columns, usable, {**skipped, **rejected}, self.texts)
+        skipped = {**self.faults, **rejected}
+        return describe_source(location, self.columns, usable, skipped, self.texts)
 
 
 @dataclass(frozen=True)
@@ -234,7 +233,7 @@ def measure_texts(
         rows=len(texts),
         whole=is_whole,
         usable=len(usable),
-        **counts,
+        faults=counts,
         quoted=sum(QUOTE in text for text in usable),
         words=(lengths[int(0.05 * last)], lengths[int(0.5 * last)], lengths[int(0.95 * last)]),
         language=code,
@@ -394,10 +393,6 @@ def read_hub_corpus(
     usable text, and for a malformed ``language`` or an unknown ``kind``; RunError when the Hub
     cannot be read.
     """
-    from sts_dino.hub.client.connection import convert_read_errors
-    from sts_dino.hub.client.fetch import open_hub_dataset, require_known
-    from sts_dino.hub.contract.shards import convert_reader_errors
-
     # Choose a config and a split.
     repo_id, _, revision = location.partition("@")
     dataset = open_hub_dataset(repo_id, revision or None, location)

@@ -8,14 +8,18 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
+from huggingface_hub import HfApi, hf_hub_download
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from sts_dino.eval.encoders.load import MINILM, download_and_check_model, find_minilm
 from sts_dino.generation.backends.registry import parse_server
 from sts_dino.generation.rows.selection import find_default_selector, get_default_selector
 from sts_dino.generation.run import describe_model
 from sts_dino.hub.assets import HINT_ANOTHER_LANGUAGE_MODEL, find_asset
+from sts_dino.hub.client.connection import convert_read_errors
 from sts_dino.hub.contract import licences
 from sts_dino.hub.contract.packaged import ENCODERS, GENERATORS, MULTILINGUAL, find_hub_model
 from sts_dino.hub.contract.published_paths import find_public_host
@@ -32,20 +36,13 @@ from sts_dino.hub.contract.recipe_file import load_recipe
 from sts_dino.hub.contract.run_dir import RECIPE
 from sts_dino.hub.errors import InputError, StsDinoError, suggest_choice
 from sts_dino.hub.untrusted import join_lines, read_json_object, require_no_cross_encoder
+from sts_dino.probe import PromptChoice
 from sts_dino.proposals.chat_server import Payment, choose_server, choose_top_k
-from sts_dino.proposals.corpus import FAULTS, KINDS, Corpus, Profile
-from sts_dino.proposals.label_ways import (
-    BEST_OF_N,
-    CANDIDATES,
-    DEFAULT_WAY,
-    PLAIN,
-    make_way,
-)
+from sts_dino.proposals.corpus import KINDS, Corpus, Profile
+from sts_dino.release.preflight import FIXED_REVISION
+from sts_dino.teacher import load_endpoint
 
 logger = logging.getLogger(__name__)
-
-if TYPE_CHECKING:
-    from sts_dino.probe import PromptChoice
 
 # Generators
 GEMMA = GENERATORS["gemma-3-270m"]
@@ -73,6 +70,8 @@ FEWEST_FOR_SHARE = 10  # texts: the share of a language among fewer texts means 
 # The share of texts recognised as English: code has 0.5 to 0.65, English sentences 0.9 and more
 LEAST_ENGLISH_SHARE = 0.75
 LABELS = ("1", "0.5", "0")  # of a proposed recipe: the names are the similarities
+CANDIDATES = 4  # texts of a label among which an encoder chooses, of a model behind a server
+SPARE_ATTEMPTS = 4  # for texts that are rejected
 
 # Encoders
 BATCH_SIZE = 32
@@ -219,8 +218,8 @@ def choose_generator(
     server = parse_server("--lm", requested)
     _require_generator(requested, choices)
     if server is not None:
-        choice = choose_server(server, license_id)
-        return Generator(choice.section, choice.why, has_counter_labels=False)
+        section, why = choose_server(server, license_id)
+        return Generator(section, why, has_counter_labels=False)
 
     # Any other model needs a licence: the list's of sts-dino lm, or the user's
     listed = find_hub_model(requested)
@@ -390,11 +389,6 @@ def pin_revision(repo_id: str, revision: str) -> str:
     names its commit. Raises InputError for a missing repository or revision, RunError when the Hub
     cannot be read.
     """
-    from huggingface_hub import HfApi
-
-    from sts_dino.hub.client.connection import convert_read_errors
-    from sts_dino.release.preflight import FIXED_REVISION
-
     if FIXED_REVISION.fullmatch(revision):
         return revision
     with convert_read_errors(repo_id, revision or None):
@@ -414,7 +408,7 @@ def format_dataset_recipe(
     examples: dict[str, str],
     limit: int | None = None,
     labels: Sequence[str] = LABELS,
-    choice: "PromptChoice | None" = None,
+    choice: PromptChoice | None = None,
 ) -> str:
     """Return the commented YAML of a dataset recipe.
 
@@ -456,7 +450,7 @@ def format_dataset_recipe(
     decoding = _make_decoding_section(generator, model, _estimate_longest(profile))
     selection = None
     if "server" in model:
-        selection = _add_server_way(model, decoding, profile.language, labels)
+        selection = _add_selection(model, decoding, profile.language, labels)
     reject = ["example_copy", "prompt_echo", "control_characters", "too_long"]
     if profile.language in RECOGNISED_LANGUAGES:
         reject.append("wrong_language")
@@ -470,8 +464,7 @@ def format_dataset_recipe(
 
     # Write the comments around them.
     kind, words = choose_instructions(profile, generator)
-    counts = {fault: getattr(profile, fault) for fault in FAULTS}
-    unusable = [f"{count:,} {fault}" for fault, count in counts.items() if count]
+    unusable = [f"{count:,} {fault}" for fault, count in profile.faults.items() if count]
     return _fill_template(
         "dataset.yaml.jinja",
         corpus=profile,
@@ -497,45 +490,32 @@ def format_dataset_recipe(
     )
 
 
-def _add_server_way(
+def _add_selection(
     model: dict[str, Any], decoding: dict[str, Any], language: str, labels: Sequence[str]
 ) -> dict[str, Any] | None:
-    """Add a server's way to generate to ``model`` and ``decoding``; return section ``selection``.
+    """Let an encoder choose among several texts of a server, which cannot self-debias.
 
-    Both arguments are changed in place. Returns None where no encoder chooses among several texts.
+    This has the highest label agreement (docs/backends.md). ``model`` and ``decoding`` are changed
+    in place. Returns the section ``selection``; None for a single label, and without the encoder,
+    which the log then names.
     """
-    server = model["server"]
-    has_schema = server.get("structured_output", False)
-    # llama.cpp answers a request with several texts only under a schema
-    choices = CANDIDATES if has_schema else 1
-    way = make_way(_choose_way(language, labels), labels, has_schema, choices=choices)
-    decoding["max_attempts"] = way["decoding.max_attempts"]
-    added_keys = {"contrast": way["model.server.contrast"]}
-    if way["model.server.choices"] > 1:
-        added_keys["choices"] = way["model.server.choices"]
-    stated_keys = {key: value for key, value in added_keys.items() if value is not None}
-    model["server"] = {**server, **stated_keys}
-    selection: dict[str, Any] | None = way["selection"]
-    return selection
-
-
-def _choose_way(language: str, labels: Sequence[str]) -> str:
-    """Return the way in which a server generates: the default one, or plain without its encoder.
-
-    The log names an encoder that is missing.
-    """
-    is_chosen_by_encoder = DEFAULT_WAY == BEST_OF_N and len(labels) > 1
-    if is_chosen_by_encoder and find_default_selector(language) is None:
+    if len(labels) == 1:
+        return None
+    if find_default_selector(language) is None:
         name = get_default_selector(language).lower()
         logger.info(
             f"one text is generated for each label; sts-dino lm {name} brings the encoder that "
             f"chooses the best of {CANDIDATES} (docs/backends.md)"
         )
-        return PLAIN
-    return DEFAULT_WAY
+        return None
+    # llama.cpp answers a request with several texts only under a schema
+    if model["server"].get("structured_output"):
+        model["server"] = {**model["server"], "choices": CANDIDATES}
+    decoding["max_attempts"] = CANDIDATES + SPARE_ATTEMPTS
+    return {"candidates": CANDIDATES}
 
 
-def _make_model_section(generator: Generator, choice: "PromptChoice | None") -> dict[str, Any]:
+def _make_model_section(generator: Generator, choice: PromptChoice | None) -> dict[str, Any]:
     """Return the section ``model`` of a recipe: the generator with chat template and threads."""
     model = dict(generator.section)
     if choice is not None and choice.chat:
@@ -565,7 +545,7 @@ def _make_decoding_section(
             decoding["top_k"] = 0
         if server.example_turns:  # a cut answer is rejected, and is paid for, too
             longest *= 2
-    return {**decoding, "max_new_tokens": longest, "samples": 1, "max_attempts": 5}
+    return {**decoding, "max_new_tokens": longest, "samples": 1, "max_attempts": 1 + SPARE_ATTEMPTS}
 
 
 def parse_labels(option: str | None) -> tuple[str, ...]:
@@ -738,15 +718,13 @@ def _train_further(section: dict[str, Any], why: str) -> Base:
 def _locate_packaged_encoder(name: str) -> dict[str, Any]:
     """Return an encoder of ``sts-dino lm`` as a section: its local folder, else its Hub repository.
 
-    all-MiniLM-L6-v2 may also come from its Python package. Raises MissingEncoder for an encoder
+    all-MiniLM-L6-v2 may also come from its Python package. Raises NoEncoderRecipe for an encoder
     that is not downloaded and whose Hub repository declares no default prompt.
     """
-    from sts_dino.eval.encoders.load import MINILM, find_minilm
-
     encoder = ENCODERS[name]
     if encoder.prompt_name and not encoder.is_here:
         hint = f"sts-dino lm {name}, or name another encoder"
-        raise MissingEncoder(name, "is not on this machine", hint=hint)
+        raise NoEncoderRecipe(name, "is not on this machine", hint=hint)
     section: dict[str, Any] = {**encoder.section, "max_seq_length": encoder.max_seq_length}
     if "repo_id" not in section:
         return section
@@ -763,7 +741,7 @@ def _locate_packaged_encoder(name: str) -> dict[str, Any]:
 def _choose_default_encoder(language: str) -> Base:
     """Choose all-MiniLM-L6-v2 for English, and multilingual-e5-small for every other language.
 
-    Raises MissingEncoder, with the command that downloads it, for an absent multilingual encoder.
+    Raises NoEncoderRecipe, with the command that downloads it, for an absent multilingual encoder.
     """
     name = MULTILINGUAL
     why = "the encoder that you would have downloaded, trained further"
@@ -837,10 +815,6 @@ def find_model_file(location: Mapping[str, Any], name: str) -> Path | None:
     if "path" in location:
         file = Path(location["path"]) / name
         return file if file.is_file() else None
-    from huggingface_hub import hf_hub_download
-
-    from sts_dino.hub.client.connection import convert_read_errors
-
     repo_id = location["repo_id"]
     revision = location["revision"]
     with suppress(StsDinoError), convert_read_errors(repo_id, revision):
@@ -898,17 +872,13 @@ def choose_precision() -> dict[str, str]:
 
     A training step then takes 0.6 of the time. Without the instructions the result is empty.
     """
-    from sts_dino.generation.backends.load_model import get_half_or_float32
+    from sts_dino.generation.backends.load_model import get_half_or_float32  # it imports torch
 
     return {"bf16": "true"} if get_half_or_float32() == "bfloat16" else {}
 
 
-class MissingEncoder(InputError):
-    """The encoder to train must be downloaded first."""
-
-
-class UntrainableLabels(InputError):
-    """A dataset lacks a label that the training of an encoder needs."""
+class NoEncoderRecipe(InputError):
+    """An encoder must be downloaded first, or a dataset lacks a label that its training needs."""
 
 
 @dataclass(frozen=True)
@@ -940,14 +910,14 @@ class LabelRoles:
         return (*self.unused, *self.negatives[1:])
 
     def require_trainable(self) -> None:
-        """Raise UntrainableLabels if positives or hard negatives have no label in the dataset."""
+        """Raise NoEncoderRecipe if positives or hard negatives have no label in the dataset."""
         if not self.negatives:
             lacking = "0.5 or 0, whose texts are its hard negatives"
         elif not self.positives and not self.is_own_positive:
             lacking = "1, whose texts are its positives"
         else:
             return
-        raise UntrainableLabels(
+        raise NoEncoderRecipe(
             "labels",
             f"the encoder trains on label {lacking}",
             allowed=f"labels {', '.join(LABELS)}",
@@ -1016,8 +986,6 @@ def choose_teacher(requested: str, license_id: str | None) -> dict[str, Any]:
     sentence, for a licence that is unknown, and for a ``license_id`` of an encoder whose licence is
     known; RunError for a Hub or a server that cannot be reached.
     """
-    from sts_dino.eval.encoders.load import download_and_check_model
-
     server = parse_server("--teacher", requested)
     if server is not None:
         return _choose_endpoint_teacher(server, license_id)
@@ -1042,8 +1010,6 @@ def _choose_endpoint_teacher(server: Server, license_id: str | None) -> dict[str
     license_id: its licence; None: OpenAI's terms, for OpenAI's API alone. Raises InputError for an
     unknown licence and a server that refuses the request, RunError for one that cannot be reached.
     """
-    from sts_dino.teacher import load_endpoint
-
     host = find_public_host(server.base_url)
     terms = licences.resolve_server_licence("--teacher-license", server.model, host, license_id)
     load_endpoint(server)
@@ -1182,8 +1148,6 @@ def format_model_recipe(
 
 def _fill_template(template: str, **facts: object) -> str:
     """Return a template of this folder, filled with ``facts`` and the path of the recipe schema."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,

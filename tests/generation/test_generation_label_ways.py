@@ -17,6 +17,7 @@ pytest.importorskip(
     "openai", reason='the extra openai is not installed: pip install -e ".[openai]"'
 )
 
+from sts_dino.experiments.chat_ways import BEST_OF_N, CONTRAST, PLAIN, make_way
 from sts_dino.generation.executors.cluster import ClusterOptions, check_options
 from sts_dino.generation.inputs.prompts import Prompts
 from sts_dino.generation.pipeline import job
@@ -34,7 +35,6 @@ from sts_dino.hub.contract.shards import read_shard
 from sts_dino.hub.durable import hash_file
 from sts_dino.hub.errors import InputError, RunError
 from sts_dino.model_cards.render import render
-from sts_dino.proposals.label_ways import BEST_OF_N, CONTRAST, PLAIN, make_way
 
 LABELS = ("1", "0.5", "0")
 KEYS = ("same_meaning", "somewhat_similar", "different_topic")

@@ -306,8 +306,6 @@ def test_every_task_of_the_evaluation_has_a_family() -> None:
             len({(task.metric, task.aggregation, task.mode, task.family) for task in tasks}) == 1
         ), name
     assert sum(map(len, group_by_title(scores).values())) == len(TASKS)
-    for task in TASKS.values():  # results from before a score recorded its family
-        assert make_title(task.name, "accuracy") == make_title(task.name, "accuracy", task.family)
 
 
 def test_scores_that_do_not_compare_are_in_tables_of_their_own(tmp_path: Path) -> None:

@@ -20,9 +20,8 @@ from sts_dino.hub.client.publish import read_remote_manifest
 from sts_dino.hub.client.repository import Repository
 from sts_dino.hub.contract import run_dir
 from sts_dino.hub.errors import InputError, RunError
-from sts_dino.release import artefact
-from sts_dino.release.artefact import DatasetArtefact, Request
 from sts_dino.release.options import ClusterWorkers, RecipeOverrides, ReleaseOptions
+from sts_dino.release.run import DatasetArtefact, Request
 
 pytest_plugins = ["local_hub"]
 RECIPE = Path("recipes/demo/sts-dino-x2.yaml")
@@ -45,8 +44,8 @@ def release(lm, hub_api, monkeypatch) -> Release:
         if done.exit_code:
             raise done.exception
 
-    monkeypatch.setattr(artefact, "HfApi", lambda: hub_api)
-    monkeypatch.setattr(artefact, "run_stage", stage)
+    monkeypatch.setattr("sts_dino.release.run.HfApi", lambda: hub_api)
+    monkeypatch.setattr("sts_dino.release.run.run_stage", stage)
 
     def released(
         name: str, artifacts: Path, limit: int, version: str = "0.1.0", **options

@@ -6,7 +6,6 @@ import pytest
 from card_runs import TRAINED_ON, edit, model_run
 from published_run import finished_run
 
-import sts_dino.model_cards.render
 from sts_dino.hub.client.plan import CARD
 from sts_dino.hub.client.publish import Options as Publication
 from sts_dino.hub.client.publish import Release, publish_run
@@ -39,7 +38,7 @@ def publish_dataset(api, directory: Path, version: str, text: str = "A") -> str:
 @pytest.fixture
 def hub(hub_api, monkeypatch):
     """The local Hub, which the module under test reads, too."""
-    monkeypatch.setattr("huggingface_hub.HfApi", lambda: hub_api)
+    monkeypatch.setattr("sts_dino.release.publish.HfApi", lambda: hub_api)
     return hub_api
 
 
@@ -99,7 +98,7 @@ def test_a_card_that_an_interruption_left_behind_is_written_again(hub, tmp_path,
 
     options = PublishOptions(org="acme", yes=True)
     with monkeypatch.context() as patch:
-        patch.setattr(sts_dino.model_cards.render, "write", interrupt)
+        patch.setattr("sts_dino.release.publish.write", interrupt)
         with pytest.raises(KeyboardInterrupt):
             write_card(directory, options)
     (recorded,) = require_complete(directory).provenance["datasets"]
@@ -113,7 +112,7 @@ def test_a_card_that_an_interruption_left_behind_is_written_again(hub, tmp_path,
 
     # a card of these facts stays as it is
     with monkeypatch.context() as patch:
-        patch.setattr(sts_dino.model_cards.render, "write", interrupt)
+        patch.setattr("sts_dino.release.publish.write", interrupt)
         write_card(directory, options)
 
 

@@ -24,9 +24,7 @@ from sts_dino.hub.contract.recipe_file import format_recipe, load_recipe
 from sts_dino.hub.errors import InputError
 from sts_dino.model_cards import renderer
 from sts_dino.model_cards.render import require_card
-from sts_dino.release import artefact
-from sts_dino.release.options import ClusterWorkers, format_options
-from sts_dino.release.run import list_recipes
+from sts_dino.release.options import ClusterWorkers, format_options, list_recipes
 
 pytest_plugins = ["local_hub"]
 
@@ -157,11 +155,11 @@ def test_a_corrected_recipe_is_published_again_and_nothing_is_made(hub_api, tmp_
         format_recipe(recipe.model_copy(update={**changes, "source": source})), encoding="utf-8"
     )
     words = [path, "--org", "acme", "--artifacts", tmp_path, "--again"]
-    monkeypatch.setattr(artefact, "HfApi", lambda: HfApi("http://127.0.0.1:9"))
+    monkeypatch.setattr("sts_dino.release.run.HfApi", lambda: HfApi("http://127.0.0.1:9"))
     nowhere = outcome_of(sts_dino.release.run, *words, "--patience", "0")
     # all but the plan is made
     assert nowhere.code == 0 and "is finished, but its publication is not planned" in nowhere.stderr
-    monkeypatch.setattr(artefact, "HfApi", lambda: hub_api)
+    monkeypatch.setattr("sts_dino.release.run.HfApi", lambda: hub_api)
     done = outcome_of(sts_dino.release.run, *words, "--yes")
     assert done.code == 0, done
     assert "+ " not in done.printed.replace("+ small-sts.py", "") and "tag v1.2.1" in done.printed

@@ -29,7 +29,6 @@ from sts_dino.hub.contract.run_dir import read_manifest
 from sts_dino.hub.contract.shards import LOADING_FILE
 from sts_dino.model_cards.render import render
 from sts_dino.new import CorpusChoices
-from sts_dino.release import artefact
 from sts_dino.training.loop.job import prepare
 from sts_dino.training.loop.train import run_training
 
@@ -80,8 +79,8 @@ def adapted(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def hub(hub_api, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.HfApi", lambda: hub_api)
-    monkeypatch.setattr(artefact, "HfApi", lambda: hub_api)
+    monkeypatch.setattr("sts_dino.release.publish.HfApi", lambda: hub_api)
+    monkeypatch.setattr("sts_dino.release.run.HfApi", lambda: hub_api)
     return hub_api
 
 
@@ -167,8 +166,8 @@ def test_dataset_and_encoder_published_by_the_api(adapted, hub):
 
 
 def test_finished_runs_published_by_release(adapted, hub, alice, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.HfApi", lambda: alice)
-    monkeypatch.setattr(artefact, "HfApi", lambda: alice)
+    monkeypatch.setattr("sts_dino.release.publish.HfApi", lambda: alice)
+    monkeypatch.setattr("sts_dino.release.run.HfApi", lambda: alice)
     out = adapted.out
     words = [out / "truth.yaml", out / "truth.encoder.yaml", "--artifacts", out, "--again"]
     # the fixture's overrides, which a release of several recipes cannot take

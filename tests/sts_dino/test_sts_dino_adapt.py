@@ -135,7 +135,8 @@ def test_german_texts_are_asked_for_in_german_and_scored_on_no_english_task(offl
 def test_a_users_own_pairs_are_scored_beside_the_download(
     corpus, tmp_path, monkeypatch, base, sides
 ):
-    monkeypatch.setattr("sts_dino.eval.encoders.load.find_minilm", lambda: tmp_path)
+    for module in ("adapt", "proposals.recipes"):
+        monkeypatch.setattr(f"sts_dino.{module}.find_minilm", lambda: tmp_path)
     found = proposed(corpus, tmp_path / "out", "builtin")
     model = found.model.model_copy(
         update={"base": found.model.base.model_copy(update=base), "evaluation": ()}
@@ -250,7 +251,7 @@ def test_a_language_model_becomes_a_section_and_a_hub_model_is_pinned(
     commit = hub_api.upload_file(
         path_or_fileobj=b"{}", path_in_repo="config.json", repo_id=repo
     ).oid
-    monkeypatch.setattr("huggingface_hub.HfApi", lambda: hub_api)
+    monkeypatch.setattr("sts_dino.proposals.recipes.HfApi", lambda: hub_api)
     for asked in (repo, f"{repo}@main"):
         section = choose_generator(asked, "mit").section
         assert (section["repo_id"], section["revision"]) == (repo, commit)
@@ -391,11 +392,6 @@ def test_other_options_for_a_folder_that_was_begun_are_refused(corpus, tmp_path)
     assert proposed(corpus, tmp_path / "out", "builtin") and proposed(
         corpus, tmp_path / "out", "builtin"
     )
-    kept = tmp_path / "out/choices.json"
-    kept.write_text(
-        json.dumps({key: of for key, of in json.loads(kept.read_text()).items() if key != "kind"})
-    )
-    assert proposed(corpus, tmp_path / "out", "builtin"), "of an earlier version"
     found = outcome(corpus, "--out", tmp_path / "out", "--lm", "builtin", "--limit", 45)
     assert found.code == 2 and "was begun with another corpus or other options" in found.error
 
@@ -610,12 +606,12 @@ def test_an_estimate_without_a_judge_is_made_anew_once_the_judge_is_installed(
     without = AdaptationEstimate(1.0, 0.0, 1.0, 1.0, 1.0, 10, 1, 1.0, read=[])
     monkeypatch.setattr("sts_dino.adapt.read_answer", lambda *_, **__: {"rows": 1})
     monkeypatch.setattr("sts_dino.adapt.compute_estimate", lambda *_: without)
-    monkeypatch.setattr("sts_dino.eval.encoders.load.has_default_judge", lambda _: False)
+    monkeypatch.setattr("sts_dino.adapt.has_default_judge", lambda _: False)
     assert estimate_adaptation(found) == without
     with_judge = replace(without, verify=9.0)
     monkeypatch.setattr("sts_dino.adapt.compute_estimate", lambda *_: with_judge)
     assert estimate_adaptation(found) == without
-    monkeypatch.setattr("sts_dino.eval.encoders.load.has_default_judge", lambda _: True)
+    monkeypatch.setattr("sts_dino.adapt.has_default_judge", lambda _: True)
     assert estimate_adaptation(found) == with_judge
 
 
@@ -745,7 +741,7 @@ def test_a_verdict_that_is_not_better_says_what_to_try_next(
     verdict = adapt.OwnVerdict(("not better than X", "needs 300 pairs"), False, is_worse)
     advice = adapt.suggest_trials(found, verdict, seconds)
     assert advice == f"to try next, each in another --out: {trials}"
-    monkeypatch.setattr("sts_dino.generation.run.describe_counts", lambda *_: "counts")
+    monkeypatch.setattr("sts_dino.adapt.describe_counts", lambda *_: "counts")
     monkeypatch.setattr("sts_dino.adapt.require_complete", lambda _: None)
     model = found.model.model_copy(update={"evaluation": ()})
     found = replace(found, model=model)

@@ -128,7 +128,7 @@ def test_an_encoder_is_trained_scored_and_compared(encoder, folder):
 
 
 def test_what_was_made_is_published_with_its_card(pairs, hub_api, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.HfApi", lambda: hub_api)
+    monkeypatch.setattr("sts_dino.release.publish.HfApi", lambda: hub_api)
     user = hub_api.whoami()["name"]
     planned = api.publish("artifacts/datasets/mine")
     assert planned.repo_id == f"{user}/mine" and not hub_api.repo_exists(

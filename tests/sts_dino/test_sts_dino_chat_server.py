@@ -23,7 +23,6 @@ from sts_dino.hub.contract.recipe_file import load_recipe
 from sts_dino.hub.errors import InputError
 from sts_dino.new import CorpusChoices, propose
 from sts_dino.proposals.chat_server import Payment
-from sts_dino.proposals.label_ways import BEST_OF_N, CONTRAST, WAYS
 from sts_dino.proposals.recipes import choose_generator
 
 pytest_plugins = ["corpus_file"]
@@ -92,10 +91,8 @@ def test_prices_and_budget_are_keys_of_a_server_alone():
         Payment(1, 1).format_settings(local)
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("is_here", [True, False])
-def test_the_default_way_is_one_constant(way, is_here, corpus, monkeypatch):
-    monkeypatch.setattr("sts_dino.proposals.recipes.DEFAULT_WAY", way)
+def test_an_encoder_chooses_where_it_is_local(is_here, corpus, monkeypatch):
     monkeypatch.setattr(
         "sts_dino.proposals.recipes.find_default_selector", lambda language: is_here or None
     )
@@ -103,11 +100,9 @@ def test_the_default_way_is_one_constant(way, is_here, corpus, monkeypatch):
         choices = CorpusChoices(lm=f"m@{server.base_url}", lm_license="mit")
         proposal = propose(corpus, corpus.with_name("texts.yaml"), "pairs", choices)
     recipe = load_recipe(proposal.recipe, DatasetRecipe)
-    assert recipe.has_contrast == (way == CONTRAST)
-    is_chosen_by_encoder = way == BEST_OF_N and is_here
-    assert (recipe.selection is not None) == is_chosen_by_encoder
-    assert recipe.decoding.max_attempts == (8 if is_chosen_by_encoder else 5)
-    assert recipe.model.server.choices == (4 if is_chosen_by_encoder else 1)
+    assert (recipe.selection is not None) == is_here
+    assert recipe.decoding.max_attempts == (8 if is_here else 5)
+    assert recipe.model.server.choices == (4 if is_here else 1)
 
 
 def start(folder: Path, *words: str) -> "subprocess.Popen[str]":

@@ -74,7 +74,7 @@ def test_a_profile_counts_what_is_unusable_by_its_first_fault(tmp_path):
     ]
     found = measure_file(written(tmp_path, [*ENGLISH, *faults, 'It says "no" to me']))
     assert (found.rows, found.usable, found.quoted, found.whole) == (10, 4, 1, True)
-    assert (found.empty, found.broken, found.overlong, found.repeated) == (2, 2, 1, 1)
+    assert found.faults == {"empty": 2, "broken": 2, "multiline": 0, "overlong": 1, "repeated": 1}
     assert found.words == (5, 5, 6) and found.language == "en"
 
 
@@ -499,7 +499,7 @@ def test_a_text_of_several_lines_is_called_so(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text('text\n"One line.\nAnother line."\n' + "".join(f"{t}\n" for t in ENGLISH))
     profile = measure_file(path)
-    assert (profile.multiline, profile.overlong, profile.usable) == (1, 0, 3)
+    assert (profile.faults["multiline"], profile.faults["overlong"], profile.usable) == (1, 0, 3)
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_every_next_step_works_as_printed(tmp_path, monkeypatch, hub_api):
 
     import sentence_transformers  # noqa: F401 - before the patch, which its imports cannot read
 
-    monkeypatch.setattr("huggingface_hub.HfApi", lambda: hub_api)
+    monkeypatch.setattr("sts_dino.release.publish.HfApi", lambda: hub_api)
     monkeypatch.setattr(Page, "serve_forever", stopped)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "next steps.txt").write_text(

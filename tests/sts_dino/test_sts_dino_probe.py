@@ -27,7 +27,6 @@ from sts_dino.hub.contract.pair_quality import (
 from sts_dino.hub.contract.recipe import DatasetRecipe
 from sts_dino.hub.contract.recipe_file import load_recipe
 from sts_dino.hub.errors import InputError
-from sts_dino.release import stages
 from sts_dino.release.stages import read_answer
 
 TEMPLATE = "<|user|>{{ messages[0].content }}<|answer|>"
@@ -143,7 +142,7 @@ def test_new_tries_a_chat_template_and_writes_the_figures_into_the_recipe(tmp_pa
     # eight sentences, and time enough on a busy machine
     short = ("--sentences", "8", "--seconds", "600")
     monkeypatch.setattr(
-        stages, "read_answer", lambda *words, **options: read_answer(*words, *short, **options)
+        probe, "read_answer", lambda *words, **options: read_answer(*words, *short, **options)
     )
     recipe_path, done = proposed(tmp_path, template=TEMPLATE)
     text = recipe_path.read_text(encoding="utf-8")
@@ -304,7 +303,7 @@ class Writing:
 def test_a_probe_keeps_to_its_time(tmp_path, monkeypatch, per_sentence, parts):
     writing = Writing(per_sentence)
     monkeypatch.setattr(probe, "generate_part", writing)
-    monkeypatch.setattr("sts_dino.generation.plan.read_prefixes", lambda *_: 0.0)
+    monkeypatch.setattr("sts_dino.probe.read_prefixes", lambda *_: 0.0)
     recipe_path, _ = proposed(tmp_path, "--no-probe")
     recipe = load_recipe(recipe_path, DatasetRecipe)
     trial = probe.Trial(recipe, None, None, [], {})

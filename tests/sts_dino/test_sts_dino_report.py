@@ -24,11 +24,12 @@ from sts_dino.eval.audit.source import Batch, DatasetRows, find_rows
 from sts_dino.eval.audit.survey import AnswerStore, read_examples
 from sts_dino.eval.encoders.load import hash_model_folder
 from sts_dino.hub.client.publish import collect_snapshot
+from sts_dino.hub.contract.measured import Interval
 from sts_dino.hub.contract.run_dir import read_manifest
 from sts_dino.hub.errors import InputError
 from sts_dino.model_cards.renderer import convert_to_html
-from sts_dino.report.facts import (
-    Correlation,
+from sts_dino.report import app, list_sentences, make_report
+from sts_dino.report_facts import (
     Judgements,
     Pair,
     Sample,
@@ -36,8 +37,6 @@ from sts_dino.report.facts import (
     draw_sample,
     find_misfits,
 )
-from sts_dino.report.page import list_sentences
-from sts_dino.report.run import app, make_report
 
 HOSTILE = (
     "<script>x</script><img src=x onerror=y>",
@@ -129,8 +128,8 @@ def test_dataset_and_encoder_appear_with_their_numbers(tmp_path, monkeypatch):
     (tmp_path / "sts.usage.json").write_text(
         '{"prompt_tokens": 1200, "completion_tokens": 34, "cost": 0.5}'
     )
-    people = Judgements(12, (Correlation("tiny", 61.0, 50.0, 70.0),), "Asked twice.")
-    monkeypatch.setattr("sts_dino.report.facts.read_judgements", lambda *_: people)
+    people = Judgements(12, {"tiny": Interval(value=0.61, low=0.5, high=0.7)})
+    monkeypatch.setattr("sts_dino.report_facts.read_judgements", lambda *_: people)
     of_model, missing_of_model = reported(tmp_path / "model.html", model)
     page, missing = reported(
         tmp_path / "out.html",
@@ -149,7 +148,7 @@ def test_dataset_and_encoder_appear_with_their_numbers(tmp_path, monkeypatch):
             "61.00",
             "[50.00, 70.00]",
         ),
-        *("Asked twice.", "CC BY-SA 4.0", "0.5000", "5.0"),
+        *("has seen them, under the generator's labels.", "CC BY-SA 4.0", "0.5000", "5.0"),
     ):
         assert words in page.text, words
     scores = "1,200 rows in 40 steps and scores 70.12 [69.12, 71.12] on stsb/cosine test"
@@ -258,7 +257,7 @@ def test_cosines_and_human_scores_of_a_real_encoder(tmp_path, monkeypatch):
     for row in range(len(examples)):
         store.add("anna", row, scores[row % len(scores)])
     judge = make_encoder(tmp_path / "judge")
-    for module in ("sts_dino.eval.audit.fidelity", "sts_dino.report.facts"):
+    for module in ("sts_dino.eval.audit.fidelity", "sts_dino.report_facts"):
         monkeypatch.setattr(f"{module}.require_packaged_encoder", lambda *_: judge)
     assert outcome_of(fidelity, run).code == 0
     facts = make_report([run, model], tmp_path / "report.html", annotations=[tmp_path / "answers"])
@@ -279,7 +278,7 @@ def test_cosines_and_human_scores_of_a_real_encoder(tmp_path, monkeypatch):
     facts = make_report(
         [run, model, again], tmp_path / "two.html", annotations=[tmp_path / "answers"]
     )
-    assert [row.encoder for row in facts.judgements.rows] == [
+    assert list(facts.judgements.correlations) == [
         "tiny-encoder, before training",
         "tiny-encoder, trained",
         "tiny-encoder#2, trained",

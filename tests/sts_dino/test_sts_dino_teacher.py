@@ -328,10 +328,10 @@ def test_a_recipe_names_the_server_and_a_published_one_its_public_host(corpus, t
         adaptation = propose(corpus, tmp_path / "out", teacher, "mit")
         assert len(server.bodies) == 1
         again = propose(corpus, tmp_path / "out", teacher, "mit")
-        assert len(server.bodies) == 1 and again.teacher == adaptation.teacher == teacher
-    section = adaptation.teacher_section
+        assert len(server.bodies) == 1 and again.teacher == adaptation.teacher
+    section = adaptation.teacher
     assert section == Teacher(model="bge-m3", endpoint=server.base_url, license="mit")
-    assert adaptation.teacher_name == "bge-m3 of a private server"
+    assert section.location == teacher and section.origin == "bge-m3 of a private server"
     steps = adapt.plan_steps(adaptation, adapt.assume_equal_steps(adaptation))
     words = next(step.words for step in steps if step.name == "teach")
     assert words[words.index("--teacher") + 1] == teacher
@@ -405,7 +405,7 @@ def test_openais_terms_are_named_before_the_first_request(monkeypatch, corpus, t
     assert len(sent) == 2 and caplog.text.count("OpenAI's terms of use forbid") == 1
 
     # the terms bind the customer; the encoder has its base's licence, and its card names the terms
-    section = adaptation.teacher_section
+    section = adaptation.teacher
     assert section is not None and section.license == "openai-terms"
     verdict = check_model(adaptation.model, [("texts-pairs", adaptation.dataset.license)])
     part = next(part for part in verdict.parts if part.role == "Teacher")
@@ -440,7 +440,7 @@ def test_a_server_is_scored_on_the_users_pairs_and_its_embeddings_are_kept(
         adaptation = replace(adaptation, own=read_own(OwnFiles(judged)))
         adapt.require_rising_pairs(adaptation)
         adapt.require_rising_pairs(adaptation)
-        write_taught_pairs(str(corpus), str(adaptation.teacher), adaptation.taught, 16)
+        write_taught_pairs(str(corpus), adaptation.teacher.location, adaptation.taught, 16)
         assert sorted(list_requested_texts(server)) == sorted(TEXTS)
     assert "teacher m of a private server 100.0" in caplog.text
 
@@ -511,7 +511,7 @@ def test_a_hub_teacher_is_read_when_adapt_starts(corpus, tmp_path, monkeypatch, 
     with pytest.raises(InputError, match=r"org/teacher@a+: is not a SentenceTransformer"):
         propose(corpus, tmp_path / "out", teacher, "mit")
     make_static_encoder(folder)
-    assert propose(corpus, tmp_path / "out", teacher, "mit").teacher == teacher
+    assert propose(corpus, tmp_path / "out", teacher, "mit").teacher.location == teacher
 
 
 @pytest.mark.parametrize(

@@ -171,13 +171,13 @@ def command(name: str, arguments: list[str]) -> None:
     from sts_dino.hub import cli
     from sts_dino.hub.client import connection as client
     from sts_dino.hub.client import retry as budget
-    from sts_dino.release import artefact
+    from sts_dino.release import run
 
     sleep = time.sleep
     time.sleep = lambda seconds: sleep(min(seconds * WAITS, LONGEST_WAIT))
     budget.HOUR = timedelta(seconds=1)
     client.CLIENT_TIMEOUT = httpx2.Timeout(TIMEOUT)
-    artefact.StageProcess = LaidRun
+    run.StageProcess = LaidRun
     cli.run_app(lambda: importlib.import_module(COMMANDS[name].module).app(arguments))
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import heapq
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -16,16 +17,20 @@ import numpy as np
 from sts_dino.eval.audit.agreement import correlate_cosines
 from sts_dino.eval.audit.source import Batch, DatasetRows, find_rows
 from sts_dino.eval.audit.survey import ANSWERS_FILE, AnswerStore, read_examples
+from sts_dino.eval.encoders.embeddings import compute_text_cosines
 from sts_dino.eval.encoders.load import (
     get_default_judge,
     has_default_judge,
+    load_encoder,
     require_packaged_encoder,
 )
 from sts_dino.eval.runs.job import SIMCSE_SUFFIX, find_sibling_model
 from sts_dino.eval.runs.records import BASE_FOLDER, get_records_folder
+from sts_dino.hub.contract.measured import Interval
 from sts_dino.hub.contract.published_paths import name_inputs
 from sts_dino.hub.contract.run_dir import require_manifest
 from sts_dino.hub.errors import InputError
+from sts_dino.hub.untrusted import read_json_object
 from sts_dino.model_cards.facts import DatasetFacts, ModelFacts
 from sts_dino.model_cards.rows import (
     MOST_SAMPLED_SHARDS,
@@ -39,10 +44,6 @@ from sts_dino.model_cards.scores import SIMCSE, TRAINED
 GROWING_ROWS_PER_LABEL = 4  # shown rows of each label, while a dataset grows
 ANNOTATED_SPLIT = "train"  # the default split of sts-dino annotate
 JUDGED_PAIRS_LABEL = "judged"
-JUDGEMENTS_NOTE = (
-    "The pairs are of the training split: an encoder trained on it has seen them, "
-    "under the generator's labels."
-)
 PAIRS_PER_LABEL = 300  # drawn pairs
 SAMPLE_SEED = 42
 UNLABELLED = "all"  # the label of rows in a config without labels
@@ -89,25 +90,14 @@ class Misfit:
 
 
 @dataclass(frozen=True)
-class Correlation:
-    """Spearman x 100 of an encoder's cosines with human scores, and its 95 % interval."""
-
-    encoder: str
-    spearman: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
 class Judgements:
     """The agreement of encoders with human scores.
 
-    pairs: the number of pairs. rows: one for each encoder. note: a sentence for the reader.
+    pairs: the number of pairs. correlations: encoder → Spearman's correlation of its cosines.
     """
 
     pairs: int
-    rows: tuple[Correlation, ...]
-    note: str = ""
+    correlations: Mapping[str, Interval]
 
 
 @dataclass(frozen=True)
@@ -201,14 +191,8 @@ def read_cost(directory: Path) -> dict[str, Any]:
     cost: dict[str, Any] = {}
     for kind in ("timing", "usage"):
         path = directory.with_name(f"{directory.resolve().name}.{kind}.json")
-        if not path.exists():
-            continue
-        try:
-            cost |= json.loads(path.read_text(encoding="utf-8"))
-        except (ValueError, TypeError) as error:
-            raise InputError(
-                path, "is not a JSON object", hint="remove it: it holds the cost alone"
-            ) from error
+        if path.exists():
+            cost |= read_json_object(path, path.parent)
     return cost
 
 
@@ -218,13 +202,14 @@ def _collect_dataset(facts: DatasetFacts, models: Sequence[ModelFacts]) -> Datas
     The encoder is the first model that trained on the dataset, else the first trained model.
     """
     sample = _draw_sample(facts)
-    page = DatasetPage(
-        facts, read_cost(facts.directory), sample, judged=_compute_judged_cosines(facts, sample)
-    )
+    page = DatasetPage(facts, read_cost(facts.directory), sample)
+    if sample is None or not sample.drawn or not sample.has_pairs:
+        return page
 
-    # Cosines need a trained encoder and two texts in a row.
+    # Compute cosines by the judge, and by a trained encoder and its base.
+    page = replace(page, judged=_compute_judged_cosines(facts, sample))
     trained = [model for model in models if model.training]
-    if sample is None or not sample.drawn or not sample.has_pairs or not trained:
+    if not trained:
         return page
     trained_on_it = [model for model in trained if _is_trained_on(model, facts)]
     model = (trained_on_it or trained)[0]
@@ -244,14 +229,12 @@ def _is_trained_on(model: ModelFacts, dataset: DatasetFacts) -> bool:
     return any(Path(item.path or item.repo_id or "").name in names for item in datasets)
 
 
-def _compute_judged_cosines(facts: DatasetFacts, sample: Sample | None) -> Cosines:
+def _compute_judged_cosines(facts: DatasetFacts, sample: Sample) -> Cosines:
     """Return the cosines of a drawn sample by the judge of fidelity.json.
 
-    Empty for rows that are not drawn or not pairs, without fidelity.json, and where its judge is
-    not the default one of the language or not on this machine.
+    Empty without fidelity.json, and where its judge is not the default one of the language or not
+    on this machine.
     """
-    if sample is None or not sample.drawn or not sample.has_pairs:
-        return {}
     language = facts.recipe.language
     judge = get_default_judge(language)
     is_judged = facts.fidelity is not None and facts.fidelity.judge.name == judge
@@ -321,6 +304,8 @@ def read_judgements(
     pairs: list[Pair] = []
     for folder in folders:
         pairs += read_judged_pairs(folder, datasets)
+    if not pairs:
+        raise InputError("--annotations", "no pair is answered", hint="sts-dino annotate RUN_DIR")
 
     # Find the encoders
     finished = [model for model in models if model.manifest.complete]
@@ -342,12 +327,8 @@ def read_judgements(
     cosines_by_label = compute_sample_cosines(sample, encoders)
     cosines = {name: labels[JUDGED_PAIRS_LABEL] for name, labels in cosines_by_label.items()}
     scores = [pair.score for pair in pairs if pair.score is not None]  # every judged pair has one
-    intervals = correlate_cosines(scores, [pair.first for pair in pairs], cosines)
-    rows = tuple(
-        Correlation(name, 100 * interval.value, 100 * interval.low, 100 * interval.high)
-        for name, interval in intervals.items()
-    )
-    return Judgements(len(pairs), rows, JUDGEMENTS_NOTE)
+    correlations = correlate_cosines(scores, [pair.first for pair in pairs], cosines)
+    return Judgements(len(pairs), correlations)
 
 
 def read_judged_pairs(folder: Path, datasets: Sequence[DatasetPage]) -> list[Pair]:
@@ -409,16 +390,11 @@ def draw_sample(
     smallest: dict[str, list[tuple[float, Pair]]] = defaultdict(list)
     for batch in rows.read_batches():
         batch_pairs = _list_pairs(batch)
-        candidates: dict[str, list[tuple[float, Pair]]] = defaultdict(list)
         keys = random.random(len(batch_pairs)).tolist()
         for key, (label, pair) in zip(keys, batch_pairs, strict=True):
-            # The sample of a label is sorted by key: its last key is the largest.
-            if len(smallest[label]) < count or key < smallest[label][-1][0]:
-                candidates[label].append((key, pair))
-        for label, keyed_pairs in candidates.items():
-            smallest[label] = heapq.nsmallest(
-                count, [*smallest[label], *keyed_pairs], key=lambda keyed_pair: keyed_pair[0]
-            )
+            smallest[label].append((key, pair))
+        for label, keyed_pairs in smallest.items():
+            smallest[label] = heapq.nsmallest(count, keyed_pairs, key=itemgetter(0))
 
     # The labels of the argument come first, then the others by name.
     ordered = [label for label in labels if label in smallest]
@@ -468,25 +444,15 @@ def compute_sample_cosines(sample: Sample, encoders: Mapping[str, Path]) -> dict
 
     encoders: name of an encoder → its folder. Raises the errors of ``load_encoder``.
     """
-    from sts_dino.eval.encoders.embeddings import (  # the import takes seconds
-        Embeddings,
-        compute_cosines,
-    )
-    from sts_dino.eval.encoders.load import load_encoder
-
     # Encode the pairs of all labels together, then divide the cosines among the labels.
     pairs = [pair for label_pairs in sample.pairs.values() for pair in label_pairs]
+    first = [pair.first for pair in pairs]
+    second = [pair.second for pair in pairs]
     cosines: dict[str, Cosines] = {}
     for name, folder in encoders.items():
-        with Embeddings(load_encoder(str(folder)), cache=None) as embeddings:
-            first = embeddings.embed([pair.first for pair in pairs])
-            second = embeddings.embed([pair.second for pair in pairs])
-            values = compute_cosines(first, second)
+        values = iter(compute_text_cosines(load_encoder(str(folder)), first, second))
         by_label: dict[str, list[float]] = {}
-        start = 0
         for label, label_pairs in sample.pairs.items():
-            end = start + len(label_pairs)
-            by_label[label] = [round(value, 6) for value in values[start:end]]
-            start = end
+            by_label[label] = [round(value, 6) for value in islice(values, len(label_pairs))]
         cosines[name] = by_label
     return cosines

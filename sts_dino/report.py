@@ -1,16 +1,28 @@
-"""The report's page: facts in a Markdown template, as self-contained HTML without scripts."""
+"""Write a report of runs: one self-contained HTML file, without scripts, that needs no network.
+
+It reads run directories and the files beside them, and computes cosines. The page is Markdown from
+a template, as a card is, in a frame of HTML.
+"""
 
 import base64
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
-from typing import Any
+from shlex import quote
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from sts_dino.hub import cli
 from sts_dino.hub import scores as formats
 from sts_dino.hub.contract.results import Results, map_by_task
+from sts_dino.hub.contract.run_dir import MANIFEST, REPORT, lock_run, require_complete
+from sts_dino.hub.durable import make_folder, write_text
+from sts_dino.hub.errors import InputError
 from sts_dino.hub.untrusted import Markdown, escape_inline, make_visible
 from sts_dino.model_cards import renderer
 from sts_dino.model_cards.dataset_card import (
@@ -23,18 +35,98 @@ from sts_dino.model_cards.dataset_card import (
 from sts_dino.model_cards.facts import DatasetFacts, ModelFacts
 from sts_dino.model_cards.model_card import build_model_context
 from sts_dino.model_cards.scores import SIMCSE, TRAINED
-from sts_dino.report.facts import (
+from sts_dino.report_facts import (
     PAIRS_PER_LABEL,
     SAMPLE_SEED,
     DatasetPage,
     ReportFacts,
+    collect_facts,
     find_misfits,
 )
 
-TEMPLATES = Path(__file__).with_name("templates")
 SHOWN_PAIRS_PER_LABEL = 5
 SHOWN_CHARACTERS = 400  # characters of a text
 CHARTED_TASKS = 8  # the table has all tasks
+
+app = cli.make_app(__doc__)
+
+
+@app.command()
+def main(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Run directories of datasets and encoders"),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="HTML file [default: of one run, RUN/report.html]"),
+    ] = None,
+    annotations: Annotated[
+        list[Path],
+        typer.Option(metavar="DIR", help="Human scores (sts-dino annotate --out); repeatable"),
+    ] = [],  # noqa: B006 - typer reads it, nobody writes it
+    as_json: cli.JsonOption = False,
+) -> None:
+    """Write one HTML file about generated, trained and scored runs.
+
+    The default RUN/report.html is published with the run.
+
+    Examples:
+
+      sts-dino report artifacts/datasets/NAME artifacts/models/NAME --out report.html
+
+      sts-dino report artifacts/models/NAME
+    """
+    # The report of one run lies in its directory, which must be finished; that of several runs
+    # needs --out.
+    if out is None:
+        if len(runs) > 1:
+            raise InputError(
+                "--out", f"is required for {len(runs)} runs", hint="name a file: --out FILE"
+            )
+        require_complete(runs[0])
+    path = out or runs[0] / REPORT
+    facts = make_report(runs, path, annotations=annotations)
+    summary = list_sentences("summary", facts)
+    answer = {
+        "report": path,
+        "summary": summary,
+        "not_measured": list_sentences("missing", facts),
+    }
+    next_commands = [] if out else [f"sts-dino card {quote(str(runs[0]))}"]
+    text = "\n".join([*summary, f"written: {path}"])
+    cli.print_answer(text, answer, as_json, next_commands)
+
+
+def make_report(
+    runs: Sequence[Path],
+    out: Path,
+    commands: Sequence[str] = (),
+    annotations: Sequence[Path] = (),
+    advice: str = "",
+) -> ReportFacts:
+    """Write the report of runs to ``out``, atomically, and return its facts.
+
+    Args:
+        runs: run directories of datasets and models.
+        out: the HTML file.
+        commands: command lines that the report prints; none: those in the manifests.
+        annotations: folders of human answers.
+        advice: a line about what to try next; empty: none.
+
+    Raises InputError for a folder that is not a run directory, for damaged files, and where ``out``
+    is a folder; RunError when ``out`` is in a run directory that another process works on.
+    """
+    if out.is_dir():
+        raise InputError(out, "is a folder", allowed="a file", hint=f"--out {out / REPORT}")
+    make_folder(out.parent)  # it fails before minutes of work, not after them
+    facts = replace(collect_facts(runs, commands, annotations), advice=advice)
+    page = render(facts)
+    # No other process may write to a run directory meanwhile.
+    is_in_run = (out.parent / MANIFEST).is_file()
+    with lock_run(out.parent) if is_in_run else nullcontext():
+        write_text(out, page)
+    return facts
 
 
 def render(facts: ReportFacts) -> str:
@@ -66,7 +158,7 @@ def render(facts: ReportFacts) -> str:
     # Fill the Markdown template, as for a card; then put its HTML into the page's frame.
     markdown = renderer.fill_template("report.md.jinja", context)
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
+        loader=FileSystemLoader(renderer.TEMPLATES),
         undefined=StrictUndefined,
         autoescape=True,
         trim_blocks=True,

@@ -1,1 +1,0 @@
-"""The report: one self-contained HTML file about generated, trained and scored runs."""
