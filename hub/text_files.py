@@ -8,6 +8,7 @@ logged. A choice that is not certain, or a row with two readings, is refused wit
 
 import codecs
 import csv
+import errno
 import gzip
 import io
 import json
@@ -918,11 +919,10 @@ def _read_xlsx(stream: IO[bytes], file: UserFile) -> Iterator[Any]:
         yield from _iter_sheet(_open_sheet(stream, file.location), file.location)
 
 
-# what zipfile and openpyxl raise over damaged or encrypted workbooks; SyntaxError: of XML;
-# AttributeError: of a chart sheet without a chart
+# what zipfile and openpyxl raise over damaged or encrypted workbooks; SyntaxError: of XML
 _WORKBOOK_ERRORS = (
     *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, SyntaxError),
-    *(KeyError, ValueError, IndexError, TypeError, OverflowError, AttributeError, OSError),
+    *(KeyError, ValueError, IndexError, TypeError, OverflowError),
 )
 
 
@@ -931,7 +931,14 @@ def _convert_workbook_errors(location: object) -> Iterator[None]:
     """Convert the errors of openpyxl over a damaged workbook to InputError."""
     try:
         yield
-    except _WORKBOOK_ERRORS as error:
+    except AttributeError as error:  # openpyxl's, of a chart sheet without a chart
+        problem = "has a sheet that cannot be read, e.g. an empty chart"
+        hint = "remove that sheet, or save the sheet of texts as .csv"
+        raise InputError(location, problem, hint=hint) from error
+    except (*_WORKBOOK_ERRORS, OSError) as error:
+        # EINVAL: a damaged directory of the archive names a place before the file's start
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+            raise
         problem = f"is not an Excel workbook, or damaged: {get_first_line(error)}"
         raise InputError(location, problem, hint="save it as .csv") from error
 

@@ -171,15 +171,15 @@ def _format_label_settings(instructions: Mapping[float, str]) -> list[str]:
         )
     scores = sorted(instructions, reverse=True)
     names = [f"{score:g}" for score in scores]
-    labels = [
-        {
+    labels = []
+    for index, score in enumerate(scores):
+        label = {
             "name": names[index],
             "score": names[index],
             "counter_labels": names[:index],
             "instruction": instructions[score],
         }
-        for index, score in enumerate(scores)
-    ]
+        labels.append(label)
     return [f"labels={json.dumps(labels)}", "few_shot=null"]
 
 

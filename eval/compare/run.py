@@ -133,12 +133,12 @@ def compare_evaluations(evaluations: Sequence[FinishedEvaluation]) -> Comparison
 
     # Take the common settings of all evaluations: the gains are then those of the model's card.
     # Evaluations with different settings are compared with the defaults.
-    all_settings = {
-        EvaluationSettings(
-            bootstrap_samples=evaluation.results.bootstrap_samples, seed=evaluation.results.seed
+    all_settings = set()
+    for evaluation in evaluations:
+        results = evaluation.results
+        all_settings.add(
+            EvaluationSettings(bootstrap_samples=results.bootstrap_samples, seed=results.seed)
         )
-        for evaluation in evaluations
-    }
     settings = all_settings.pop() if len(all_settings) == 1 else EvaluationSettings()
 
     # Verdicts are collected by pair of models: p-values are adjusted over the tasks of a pair

@@ -224,14 +224,9 @@ class LiveBatch:
             offset = len(sequence.tokens) - 1
             rows += sequence.rows
             offsets += [offset] * len(sequence.rows)
-            inputs += [
-                (
-                    newest,
-                    row.prompt.prefix_length + len(row.prompt.tokens) + offset,
-                    row.prompt.prefix,
-                )
-                for row in sequence.rows
-            ]
+            for row in sequence.rows:
+                position = row.prompt.prefix_length + len(row.prompt.tokens) + offset
+                inputs.append((newest, position, row.prompt.prefix))
 
         # Append the tokens of the prompts to prefill
         output_rows = list(range(len(rows)))

@@ -224,12 +224,13 @@ class DatasetRun:
 
     def name_parts(self, parts: Parts) -> list[File]:
         """Give finished files their final names, and return the manifest entries of these files."""
-        return [
-            run_dir.describe_file(
+        files = []
+        for path, rows in parts.finish():
+            file = run_dir.describe_file(
                 self.directory, path, config=parts.config, split=parts.split, rows=rows
             )
-            for path, rows in parts.finish()
-        ]
+            files.append(file)
+        return files
 
     def find_missing_shards(self, shards: Iterable[Shard]) -> list[Shard]:
         """Return the shards that lack a file in manifest and journal."""

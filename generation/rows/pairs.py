@@ -213,15 +213,16 @@ def make_classified_pairs(kept_rows: Sequence[Row]) -> list[Row]:
 
     The numbers are SNLI's: the positions in ``NLI_LABELS``.
     """
-    return [
-        {
+    pairs: list[Row] = []
+    for row in kept_rows:
+        pair = {
             "premise": row["text1"],
             "hypothesis": row["text2"],
             "label": NLI_LABELS.index(row["target"]),
             **_select_provenance(row),
         }
-        for row in kept_rows
-    ]
+        pairs.append(pair)
+    return pairs
 
 
 def make_triplets(

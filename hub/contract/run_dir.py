@@ -424,8 +424,16 @@ def lock_run(directory: Path) -> Iterator[None]:
 
     The lock is the file ``NAME.lock`` beside the directory. The file is removed at the end; a
     killed process leaves the file behind, unlocked. Raises RunError when another process holds the
-    lock, and OSError when the lock file cannot be made.
+    lock, InputError for a work folder that is a symbolic link, and OSError when the lock file
+    cannot be made.
     """
+    for suffix in UNFINISHED_SUFFIXES:
+        work_folder = directory.parent / f"{directory.name}.{suffix}"
+        # The link may lead to files that are not the project's.
+        if work_folder.is_symlink():
+            raise InputError(
+                work_folder, "is a symbolic link", allowed="a folder", hint="remove the link"
+            )
     path = directory.parent / f"{directory.name}.lock"
     make_folder(directory.parent)
     # touch raises OSError with the reason; filelock would report a lock of another process

@@ -1016,6 +1016,32 @@ def _choose_endpoint_teacher(server: Server, license_id: str | None) -> dict[str
     return {"model": server.model, "endpoint": server.base_url, "license": terms.id}
 
 
+@dataclass(frozen=True)
+class Schedule:
+    """How an encoder is trained; ``learning_rate`` and ``merge`` as a recipe's texts.
+
+    ``least_steps``: of the optimiser. ``precision``: the keys of ``arguments`` that choose it.
+    ``merge``: multiplies what the training changes; None: the trained weights as they are.
+    """
+
+    batch_size: int
+    learning_rate: str
+    least_steps: int
+    precision: dict[str, str] = field(default_factory=dict)
+    merge: str | None = None
+
+
+def choose_schedule(base: Base, has_teacher: bool) -> Schedule:
+    """Return how to train a base, with or without a teacher (docs/teacher.md)."""
+    if not has_teacher:
+        return Schedule(BATCH_SIZE, base.learning_rate, base.min_steps)
+    if base.section.get("modules") != "sentence-transformer":
+        return Schedule(TAUGHT_BATCH_SIZE, base.learning_rate, TAUGHT_STEPS)
+    # The choice domains lost when an encoder that a teacher had trained went beyond its weights.
+    merge = None if was_taught(base.section) else TAUGHT_MERGE
+    return Schedule(TAUGHT_BATCH_SIZE, TAUGHT_RATE, TAUGHT_STEPS, choose_precision(), merge)
+
+
 def format_model_recipe(
     dataset: DatasetRecipe,
     dataset_path: str,
@@ -1086,27 +1112,12 @@ def format_model_recipe(
             "sif": "1e-3",
         }
 
-    # Choose batch, rate, steps and precision. A teacher's loss needs larger batches. A training
-    # saves a checkpoint halfway and logs about twenty times.
-    batch_size = BATCH_SIZE
-    rate = base.learning_rate
-    least_steps = base.min_steps
-    precision: dict[str, str] = {}
-    merge = None
-    if teacher is not None:
-        batch_size = TAUGHT_BATCH_SIZE
-        least_steps = TAUGHT_STEPS
-        if base.section.get("modules") == "sentence-transformer":
-            rate = TAUGHT_RATE
-            # An encoder that a teacher trained before needs no longer step: it went too far on the
-            # choice domains.
-            if not was_taught(base.section):
-                merge = TAUGHT_MERGE
-            precision = choose_precision()
-    batches = (dataset.source.limit or DEFAULT_LIMIT) / batch_size
-    steps = max(least_steps, math.ceil(base.epochs * batches))
+    # A training saves a checkpoint halfway and logs about twenty times.
+    schedule = choose_schedule(base, has_teacher=teacher is not None)
+    batches = (dataset.source.limit or DEFAULT_LIMIT) / schedule.batch_size
+    steps = max(schedule.least_steps, math.ceil(base.epochs * batches))
     arguments = {
-        "learning_rate": rate,
+        "learning_rate": schedule.learning_rate,
         "max_steps": str(steps),
         "warmup_steps": "0.1",
         "save_strategy": "steps",
@@ -1114,7 +1125,7 @@ def format_model_recipe(
         "logging_steps": str(max(1, steps // 20)),
         "batch_sampler": "no_duplicates",
         "report_to": "none",
-        **precision,
+        **schedule.precision,
         **base.arguments,
     }
     taught: dict[str, object] = {}
@@ -1140,8 +1151,8 @@ def format_model_recipe(
         rows=rows,
         taught=taught,
         roles=roles,
-        batch_size=batch_size,
-        merge=merge,
+        batch_size=schedule.batch_size,
+        merge=schedule.merge,
         arguments=arguments,
     )
 

@@ -18,6 +18,7 @@ from sts_dino.hub.contract.recipe_file import read_yaml
 from sts_dino.hub.contract.results import read_json
 from sts_dino.hub.contract.run_dir import Manifest
 from sts_dino.hub.durable import (
+    UNFINISHED_SUFFIXES,
     hash_file,
     make_folder,
     rename_folder,
@@ -138,3 +139,14 @@ def test_a_folder_on_an_absent_drive_is_refused(monkeypatch):
 def test_a_damaged_note_of_paths_counts_as_missing(tmp_path):
     (tmp_path / "run.places.json").write_text("{", encoding="utf-8")
     assert read_path_settings(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize("ending", UNFINISHED_SUFFIXES)
+def test_a_work_folder_that_is_a_link_is_refused_before_work_begins(tmp_path, ending):
+    (tmp_path / "others").mkdir()
+    (tmp_path / f"run.{ending}").symlink_to("others")
+    with (
+        pytest.raises(InputError, match=f"run.{ending}: is a symbolic link"),
+        run_dir.lock_run(tmp_path / "run"),
+    ):
+        pass

@@ -93,8 +93,9 @@ def build_validation_evaluator(
             for item in sets
             if _has_validation_type(item, STS.name)
         ]
-    evaluators: list[BaseEvaluator] = [
-        EmbeddingSimilarityEvaluator(
+    evaluators: list[BaseEvaluator] = []
+    for item in pairs:
+        evaluator = EmbeddingSimilarityEvaluator(
             item.first,
             item.second,
             item.scores,
@@ -102,8 +103,7 @@ def build_validation_evaluator(
             main_similarity="cosine",
             **options,
         )
-        for item in pairs
-    ]
+        evaluators.append(evaluator)
     if pairs:
         sources = [item.origin for item in pairs]
         return ValidationEvaluator(evaluators, SPEARMAN, sources, inputs)

@@ -378,14 +378,14 @@ def group_rows(rows: Rows, pair: tuple[str, str], label: Label) -> list[Group]:
     groups = []
     for first, members in rows_by_first.items():
         members.sort(key=lambda row: make_sort_key(row.get(label.column)))
-        seconds = [
-            Second(
+        seconds = []
+        for row in members:
+            second = Second(
                 label=format_cell(get_label_name(row.get(label.column), label.names)),
                 text=format_cell(row.get(second_column)),
                 note="sampled" if row.get("target") == "sampled" else "",
             )
-            for row in members
-        ]
+            seconds.append(second)
         groups.append(Group(first=format_cell(first), seconds=seconds))
     return groups
 
