@@ -99,11 +99,10 @@ def mark_complete(checkpoint: Path, fingerprint: str, processes: int = 1) -> Non
 
     The files are not synced to the disk, so after a power cut the hashes may differ.
     """
-    hashes = {
-        path.relative_to(checkpoint).as_posix(): hash_file(path)
-        for path in sorted(checkpoint.rglob("*"))
-        if path.is_file() and path.name != MARK_FILE
-    }
+    hashes = {}
+    for path in sorted(checkpoint.rglob("*")):
+        if path.is_file() and path.name != MARK_FILE:
+            hashes[path.relative_to(checkpoint).as_posix()] = hash_file(path)
     mark = {"fingerprint": fingerprint, "processes": processes, "files": hashes}
     write_text(checkpoint / MARK_FILE, json.dumps(mark, indent=2))
 
