@@ -28,6 +28,7 @@ from math import isfinite
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sts_dino.hub.contract.shards import convert_reader_errors
@@ -39,7 +40,8 @@ logger = logging.getLogger(__name__)
 MARK = "\ufeff"  # the byte-order mark, which editors put at the start of a file
 LONGEST_LINE = 10_000_000  # characters: a longer line is not a row; a small .gz may hold gigabytes
 LARGEST = 1 << 30  # bytes of the parts of an .xlsx, which are read into memory
-BATCH_ROWS = 100  # of parquet, read at once: a row may be a long document
+BATCH_ROWS = 1000  # of parquet, read at once
+BATCH_BYTES = 64 << 20  # of parquet's texts, unpacked at once
 GZ = ".gz"
 DELIMITERS = ",;\t|"
 RARE_DELIMITERS = ":~^¦\x01\x1f"  # of a header without any other, if all sampled rows have as many
@@ -901,13 +903,54 @@ def _read_parquet(stream: IO[bytes], file: UserFile) -> Iterator[Any]:
     the file has none of them.
     """
     with pq.ParquetFile(stream) as table:
-        names = _require_distinct(table.schema_arrow.names, file.location)
-        yield Header(names)
-        columns = [name for name in names if name in file.columns] or names
+        schema = table.schema_arrow
+    names = _require_distinct(schema.names, file.location)
+    yield Header(names)
+    columns = [name for name in names if name in file.columns] or names
+
+    # Texts stay in dictionaries: two kilobytes of parquet can repeat a text to gigabytes.
+    texts = [name for name in columns if _is_text(schema.field(name).type)]
+    with pq.ParquetFile(stream, read_dictionary=texts) as table:
         number = 0
         for batch in table.iter_batches(batch_size=BATCH_ROWS, columns=columns):
-            yield from enumerate(batch.to_pylist(), start=number + 1)
-            number += batch.num_rows
+            for rows in _unpack_batch(batch, file.location, number):
+                yield from enumerate(rows, start=number + 1)
+                number += len(rows)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _unpack_batch(batch: pa.RecordBatch, location: object, first: int) -> Iterator[list[Row]]:
+    """Yield the rows of a batch in lists of at most ``BATCH_BYTES`` of a column's text.
+
+    A list has at least one row. Raises InputError for a text of more than ``LONGEST_LINE`` bytes.
+    ``first``: the number of rows before the batch.
+    """
+    import pyarrow.compute as pc
+
+    # the longest text in bytes, at least 1
+    longest = 1
+    for column in batch.columns:
+        if pa.types.is_dictionary(column.type) and _is_text(column.type):
+            longest = max(longest, pc.max(pc.binary_length(column.dictionary)).as_py() or 1)
+    if longest > LONGEST_LINE:
+        place = f"{location}: rows {first + 1:,} to {first + batch.num_rows:,}"
+        problem = f"hold a text of {longest:,} bytes"
+        raise InputError(place, problem, allowed=f"at most {LONGEST_LINE:,}")
+
+    # as many rows at once as fit when all have the longest text
+    step = max(1, BATCH_BYTES // longest)
+    for start in range(0, batch.num_rows, step):
+        part = batch.slice(start, step)
+        columns = []
+        for column in part.columns:
+            is_packed = pa.types.is_dictionary(column.type)
+            columns.append(column.dictionary_decode() if is_packed else column)
+        yield pa.RecordBatch.from_arrays(columns, names=part.schema.names).to_pylist()
 
 
 NumberedCells = Iterator[tuple[int, tuple[Any, ...]]]

@@ -55,6 +55,7 @@ def test_a_server_that_cannot_start_says_why_in_one_line(local_hub, tmp_path):
         (tmp_path / "file", [], 2, "cannot be written"),
         (tmp_path / "broken", [], 1, "hub.sqlite: cannot be used"),
         (tmp_path / "name", ["--user", "datasets"], 2, "cannot be a name"),
+        (tmp_path / "both", ["--user", "demo", "--org", "demo"], 2, "the name is taken by a user"),
     ):
         refused = serve("--root", str(root), *options)
         assert (refused.returncode, refused.stdout) == (code, "") and words in refused.stderr, (

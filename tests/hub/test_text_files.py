@@ -484,3 +484,28 @@ def test_random_corpora_are_read_as_what_they_say_or_refused(tmp_path, capsys):
             read += 1
         path.unlink()
     assert read > 100
+
+
+def test_parquet_unpacks_a_bounded_number_of_bytes_at_once(tmp_path, monkeypatch):
+    """A file of a few kilobytes can repeat one text to gigabytes."""
+    monkeypatch.setattr(text_files, "LONGEST_LINE", 1 << 20)
+    monkeypatch.setattr(text_files, "BATCH_BYTES", 4 << 20)
+    path = tmp_path / "repeated.parquet"
+
+    def write(text: str, rows: int, kind: pa.DataType) -> None:
+        texts = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([text]))
+        table = pa.table({"text": texts.cast(kind), "n": range(rows)})
+        pq.write_table(table, path, compression="zstd")
+        assert path.stat().st_size < 200_000
+
+    kinds = (pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string()))
+    for kind in kinds:
+        write("x" * (1 << 19), 900 if kind == kinds[2] else 40, kind)
+        used = pa.total_allocated_bytes()
+        for number, row in text_files.open_rows(path, "here").rows:
+            assert row == {"text": "x" * (1 << 19), "n": number - 1}
+            assert pa.total_allocated_bytes() - used < 64 << 20
+        assert number == (900 if kind == kinds[2] else 40)
+        write("x" * ((1 << 20) + 1), 5_000 if kind == kinds[2] else 3, kind)
+        with pytest.raises(InputError, match=r"here: rows 1 to .*: hold a text of 1,048,577 bytes"):
+            list(text_files.open_rows(path, "here").rows)

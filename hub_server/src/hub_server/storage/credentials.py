@@ -63,7 +63,7 @@ def authenticate(database: Database, header: str | None) -> Actor | None:
 def add_user(database: Database, name: str, orgs: tuple[str, ...] = ()) -> None:
     """Create the user and its organisations where missing, and make the user their member.
 
-    Raises CommandError for a bad name.
+    Raises CommandError for a bad name, and for one name of a user and an organisation.
     """
     with database.begin_write() as db:
         _add_namespace(db, name, is_org=False)
@@ -80,6 +80,10 @@ def _add_namespace(db: sqlite3.Connection, name: str, *, is_org: bool) -> None:
             f"{kind} {name!r}: cannot be a name on the Hub; allowed: letters, digits, '-', '_', '.'"
         )
     db.execute("INSERT OR IGNORE INTO namespaces VALUES (?, ?)", (name, is_org))
+    row = db.execute("SELECT is_org FROM namespaces WHERE name = ?", (name,)).fetchone()
+    if row["is_org"] != is_org:
+        owner = "a user" if is_org else "an organisation"
+        raise CommandError(f"{kind} {name!r}: the name is taken by {owner}")
 
 
 def ensure_token(database: Database, path: Path, user: str, role: str) -> None:
