@@ -14,7 +14,7 @@ from command_outcomes import outcome_of
 
 from sts_dino import api, check, new
 from sts_dino.generation import run as write
-from sts_dino.generation.inputs.sources import read_source_rows
+from sts_dino.generation.inputs.sources import SOURCES
 from sts_dino.generation.plan import describe_plan
 from sts_dino.generation.run import is_question
 from sts_dino.hub.assets import find_asset
@@ -491,7 +491,7 @@ def test_a_german_export_is_proposed_with_its_columns_and_encoding(tmp_path):
     assert "column frage_a, frage_b: 40 rows, 40 usable" in done.stderr
     source = load_recipe(recipe, DatasetRecipe).source
     assert (source.columns, source.encoding) == (("frage_a", "frage_b"), "cp1252")
-    (rows_read,) = [list(rows) for _, rows in read_source_rows(source)]
+    (rows_read,) = [list(rows) for _, rows in SOURCES[source.kind](source)]
     assert rows_read[0] == ("Wie weit fährt Bus 0?", "Führt Linie 0 über Köln?")
 
 
