@@ -7,6 +7,7 @@ import csv
 import io
 import os
 import sys
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -292,8 +293,15 @@ class Parts:
 
 
 RESTORE_HINT = "restore the file, or take another"
-# EOFError: a .gz was cut; RecursionError: JSON is nested too deep
-_READER_ERRORS = (pa.ArrowException, UnicodeDecodeError, csv.Error, EOFError, RecursionError)
+# EOFError: a .gz was cut; zlib.error: its bytes changed; RecursionError: JSON is nested too deep
+_READER_ERRORS = (
+    pa.ArrowException,
+    UnicodeDecodeError,
+    csv.Error,
+    EOFError,
+    zlib.error,
+    RecursionError,
+)
 
 
 def list_reader_errors(*more: type[Exception]) -> tuple[type[Exception], ...]:

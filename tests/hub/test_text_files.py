@@ -175,6 +175,7 @@ REFUSED = {
     "no.xlsx": (b"PK", "is not an Excel workbook, or damaged"),
     "wide.xlsx": (workbook(("text",), ("a", "b")), "wide.xlsx:2: has a cell without a column name"),
     "cut.csv.gz": (gzip.compress(LINES.encode())[:-9], "cannot be read"),
+    "changed.csv.gz": (gzip.compress(LINES.encode())[:10] + b"\xff" * 20, "cannot be read"),
     "empty.txt": (b"", "is empty; allowed: at least one text"),
 }
 
