@@ -18,6 +18,7 @@ import numpy as np
 import typer
 
 from sts_dino.eval.audit.command import silence_transformers
+from sts_dino.eval.audit.fidelity import find_fitting_pairs
 from sts_dino.eval.encoders.embeddings import compute_text_cosines
 from sts_dino.eval.encoders.load import (
     get_default_judge,
@@ -349,8 +350,6 @@ def score_trial(trial: Trial, corpus: str) -> PairQuality:
     corpus: the name of the source sentences. Raises InputError where no text passed the filters,
     and for a judge that is not installed.
     """
-    from sts_dino.eval.audit.fidelity import find_fitting_pairs  # it imports pandas, slowly
-
     recipe = trial.recipe
     if not trial.pairs:
         hint = "look at them: sts-dino write RECIPE --limit 8"

@@ -13,10 +13,9 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
-import pandas
 import typer
 from numpy.typing import NDArray
 
@@ -55,6 +54,9 @@ from sts_dino.hub.errors import InputError
 from sts_dino.hub.untrusted import Markdown, format_code, format_table
 from sts_dino.hub.word_overlap import compute_word_overlap
 
+if TYPE_CHECKING:
+    import pandas
+
 logger = logging.getLogger(__name__)
 
 Mask = NDArray[np.bool_]  # (n,)
@@ -71,7 +73,7 @@ OTHER_JUDGE_HINT = ", or name a sentence encoder as judge: --encoder FOLDER or O
 ANNOTATED_SPLIT = "train"  # the split that sts-dino annotate shows
 
 
-def draw_pairs(rows: DatasetRows, count: int, seed: int) -> tuple[pandas.DataFrame, int]:
+def draw_pairs(rows: DatasetRows, count: int, seed: int) -> tuple["pandas.DataFrame", int]:
     """Draw source sentences at random, with all their pairs.
 
     Rows are read twice; eight bytes of each source sentence are kept in memory.
@@ -85,6 +87,8 @@ def draw_pairs(rows: DatasetRows, count: int, seed: int) -> tuple[pandas.DataFra
     Returns the drawn pairs (columns ``PAIR_COLUMNS``), and the number of source sentences that
     they were drawn from. Raises InputError for rows without labelled pairs.
     """
+    import pandas
+
     if len(rows.columns) != 2 or rows.label_column is None:
         raise InputError(
             rows.location,
@@ -125,7 +129,7 @@ def _hash_text(text: str, seed: int) -> int:
 
 
 def measure_labels(
-    pairs: pandas.DataFrame,
+    pairs: "pandas.DataFrame",
     scores: Mapping[str, float | None],
     cosines: Sequence[float],
     classes: Sequence[str] | None = None,
@@ -184,7 +188,7 @@ def find_fitting_pairs(scores: NDArray[np.float64], cosines: NDArray[np.float64]
 
 
 def _measure_label(
-    measured: pandas.DataFrame, label: str, resamples: Sequence[Rows]
+    measured: "pandas.DataFrame", label: str, resamples: Sequence[Rows]
 ) -> LabelFidelity:
     """Measure the texts of one label. Raises InputError when no pair has the label.
 
@@ -231,7 +235,7 @@ class Drawn(NamedTuple):
     directory: Path
     manifest: Manifest
     config: str
-    pairs: pandas.DataFrame
+    pairs: "pandas.DataFrame"
     sources: int
 
 

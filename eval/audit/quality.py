@@ -5,6 +5,8 @@ batch of texts, the texts of at most ``DISTINCT_N_ROWS`` rows, and some 100 byte
 numbers for each row. No text of the dataset is printed or kept.
 """
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,10 +14,9 @@ from functools import partial
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-import pandas
 import typer
 
 from sts_dino.eval.audit import command
@@ -39,6 +40,9 @@ from sts_dino.hub.untrusted import (
     require_safetensors,
 )
 from sts_dino.hub.word_overlap import compute_word_overlap
+
+if TYPE_CHECKING:
+    import pandas
 
 # Function of n first and n second texts that returns n values
 Measure = Callable[[list[str], list[str]], Sequence[Any]]
@@ -245,6 +249,8 @@ def measure_quality(
     gives no embeddings, and as ``DatasetRows.read_batches`` does; RunError when an output of the
     NLI model is not finite.
     """
+    import pandas
+
     if len(rows.columns) < 2 and (encoder or nli):
         raise InputError(rows.location, "has single texts: no pairs to compare")
     measures = _choose_measures(encoder, nli)
@@ -329,6 +335,8 @@ def _measure_texts(batch: Batch) -> pandas.DataFrame:
     Columns: the label's hash and, of each text column, the text's length in tokens, whether the
     text is empty, and the hashes of the text and of its normal form.
     """
+    import pandas
+
     values: dict[str, Any] = {"label": _hash_texts(batch.labels or [""] * len(batch))}
     for column, texts in batch.texts.items():
         values[f"{column} length"] = [len(text.split()) for text in texts]
@@ -340,6 +348,8 @@ def _measure_texts(batch: Batch) -> pandas.DataFrame:
 
 def _hash_texts(texts: list[str]) -> Any:
     """Return a 64-bit hash of each text, (n,) uint64."""
+    import pandas
+
     return pandas.util.hash_array(np.array(texts, dtype=object), categorize=False)
 
 
@@ -348,6 +358,8 @@ def _measure_pairs(batch: Batch, measures: Mapping[str, Measure]) -> pandas.Data
 
     Pairs without labels have the label ``NO_LABEL``. A batch of single texts gives an empty table.
     """
+    import pandas
+
     first, second, labels = batch.to_pairs()
     if not first:
         return pandas.DataFrame()
@@ -455,6 +467,8 @@ def _measure_nli_agreement(pairs: pandas.DataFrame) -> pandas.DataFrame:
     no class. The row for all counts the pairs whose labels stand for a class; without such pairs it
     is left out.
     """
+    import pandas
+
     # Group the pairs by label, and add all pairs whose labels stand for a class
     groups = list(pairs.groupby("label"))
     with_class = pairs[pairs["label"].isin(NLI_CLASS_OF_LABEL)]
