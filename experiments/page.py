@@ -415,27 +415,32 @@ def plot_effects(effects: Sequence[MeasuredEffect]) -> str:
 def plot_sizes(experiment: Experiment, result: Result) -> str:
     """Return an SVG of scores by the parameters of the language model, a panel for each column.
 
-    Cosines of labels and columns that the paper does not print are left out.
+    Left out are cosines of labels, ``own_columns``, and columns that not every row has.
     """
     rows = [result.measured.rows[name] for name in experiment.parameters]
     millions = [*experiment.parameters.values()]
-    columns = [
-        name
-        for name in rows[0]
-        if not name.startswith("cosine of") and name not in experiment.own_columns
-    ]
+    columns = []
+    for name in rows[0]:
+        is_shown = not name.startswith("cosine of") and name not in experiment.own_columns
+        if is_shown and all(name in row for row in rows):
+            columns.append(name)
 
     def draw(figure: "Figure", *panels: "Axes") -> None:
         """Draw the scores and intervals of each column into its panel."""
         for axes, name in zip(panels, columns, strict=True):
+            # Draw the scores. An error bar has a length: matplotlib refuses a negative one, which a
+            # score just outside its interval, by rounding, would give
             estimates = [row[name] for row in rows]
-            below = [estimate.score - estimate.low for estimate in estimates]
-            above = [estimate.high - estimate.score for estimate in estimates]
             scores = [estimate.score for estimate in estimates]
+            below = [max(0.0, estimate.score - estimate.low) for estimate in estimates]
+            above = [max(0.0, estimate.high - estimate.score) for estimate in estimates]
             style: Any = {"marker": "o", "capsize": 4, "color": COLOURS[0]}
             axes.errorbar(millions, scores, [below, above], **style)
+
+            # Label the sizes alone: a short logarithmic axis would label minor ticks, too
             labels = [f"{size:g}" for size in millions]
             axes.set(title=name, xscale="log", xticks=millions, xticklabels=labels)
+            axes.tick_params(axis="x", which="minor", labelbottom=False)
         panels[-1].set(xlabel="parameters of the language model, millions")
 
     return draw_picture(draw, (7, 2 * len(columns)), "svg", rows=len(columns)).decode()

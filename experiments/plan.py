@@ -341,13 +341,19 @@ class Plan(Strict):
         experiments = {other.name for other in self.experiments}
         if experiment.repeats and experiment.repeats not in experiments:
             raise ValueError(f"{name}: unknown experiment {experiment.repeats}")
+        # The rows of a finished experiment are those of its kept result
+        if experiment.finished:
+            return
         encoders = {encoder.name for encoder in self.encoders}
         for row in experiment.rows:
-            if not experiment.finished and row not in encoders:
+            if row not in encoders:
                 raise ValueError(f"{name}: unknown encoder {row}")
+        for row in experiment.parameters:
+            if row not in experiment.rows:
+                raise ValueError(f"{name}: parameters of the unknown row {row}")
         for effect in experiment.effects:
             for row in (effect.better, effect.than):
-                if not experiment.finished and row not in experiment.rows:
+                if row not in experiment.rows:
                     raise ValueError(f"{name}: an effect compares the unknown row {row}")
 
     def get_encoder(self, name: str) -> Encoder:

@@ -250,7 +250,7 @@ def check_job(job: EvaluationJob, data: TaskReader) -> None:
     """
     # Refuse a folder with scores of other rows: a trial would replace a complete evaluation
     for record in job.records.list_records():
-        if record.settings.part != job.settings.part:
+        if record.settings.data_limit != job.settings.data_limit:
             raise InputError(
                 job.records.folder,
                 f"holds an evaluation of {record.settings.rows}, "
@@ -298,8 +298,8 @@ def describe_job(job: EvaluationJob, data: TaskReader) -> list[str]:
     if job.left_out:
         names = ", ".join(job.left_out)
         lines.append(f"left out, because no source of their data is given: {names}")
-    if job.settings.part:
-        lines.append(f"{job.settings.part}: a trial, no scores of the tasks")
+    if job.settings.data_limit:
+        lines.append(f"{job.settings.data_limit}: a trial, no scores of the tasks")
     encoders = f"model {job.model}; base {job.base or 'none'}"
     if job.control:
         encoders += f"; control {job.control}"
@@ -426,7 +426,7 @@ def _choose_folder(
         folder = get_records_folder(path)
     else:
         folder = EVALUATIONS_FOLDER / _make_model_name(model)
-    if settings.part is None:
+    if settings.data_limit is None:
         return folder
     return folder.with_name(f"{folder.name}.limit-{settings.limit}-seed-{settings.seed}")
 

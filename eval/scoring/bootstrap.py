@@ -375,12 +375,12 @@ class EvaluationSettings(BaseModel, frozen=True, extra="forbid"):
 
     def describe_protocol(self, task: Task) -> str:
         """Return the protocol of a task in words, with the limit of the data if there is one."""
-        if self.part is None:
+        if self.data_limit is None:
             return task.protocol
-        return f"{task.protocol}; {self.part}"
+        return f"{task.protocol}; {self.data_limit}"
 
     @property
-    def part(self) -> Limit | None:
+    def data_limit(self) -> Limit | None:
         """The limit of the scored data, with its seed; None: all data are scored."""
         if self.limit is None:
             return None
@@ -411,17 +411,17 @@ def make_task_score(
 ) -> TaskScore:
     """Return the score of a task with its 95 % interval (see ``add_interval``).
 
-    The score is the mean over seeds. ``other["sd_over_seeds"]`` is the standard deviation over
-    several seeds.
+    The score of a probe is the mean over its seeds; for several seeds ``other["sd_over_seeds"]`` is
+    their standard deviation.
 
     Args:
-        task: the task.
+        task: the task, which must have a metric.
         split: the scored split.
-        measured: the score and the outcomes of the rows.
+        measured: the score, the outcomes of the rows, and further metrics (``other``).
         data_sha256: hash of the rows.
         settings: the settings of the evaluation.
 
-    Raises RunError when the rows cannot be resampled. The task has a metric.
+    Raises RunError when the rows cannot be resampled.
     """
     assert task.metric is not None, task.name
     score = TaskScore(
@@ -438,7 +438,7 @@ def make_task_score(
         parts={name: Part(score=value, n=n) for name, (value, n) in measured.parts.items()},
         seeds=measured.seeds,
         seconds={name: round(value, 6) for name, value in measured.seconds.items()},
-        limit=settings.part,
+        limit=settings.data_limit,
     )
     return add_interval(score, measured.outcomes, task.metric, task.aggregation, settings)
 

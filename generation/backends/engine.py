@@ -132,8 +132,8 @@ class Engine(PromptEncoder):
         self._output = take_output_layer(model) if self.attention.shared else None
         if shared and self._output is None:
             pack_layers(model, last=True)
-        # the only item is logged once, since all workers share this iterator
-        self._window_message = iter(
+        # An iterator of one message: all workers share it, so the first one alone gets the message
+        self._window_messages = iter(
             [
                 f"texts beyond the model's window of {self.attention.window} tokens: the plain, "
                 "slower loop writes them"
@@ -248,7 +248,7 @@ class Engine(PromptEncoder):
                     # Complete some texts in the plain loop
                     plain_rows = rows
                     if plain_queue is long_requests:
-                        plain_rows = self._choose_long_rows(rows)
+                        plain_rows = self._choose_rows_of_long_texts(rows)
                     completed = self._complete_plainly(plain_queue, settings, plain_rows)
                 else:
                     # Fill the batch, and draw one token for each of its texts
@@ -466,16 +466,18 @@ class Engine(PromptEncoder):
             return queue
         if not long_requests:
             return None
-        is_full = len(long_requests) >= self._choose_long_rows(rows)
+        is_full = len(long_requests) >= self._choose_rows_of_long_texts(rows)
         is_alone = not queue and not (batch and batch.sequences)
         return long_requests if is_full or is_alone else None
 
-    def _choose_long_rows(self, rows: int) -> int:
-        """Return the model rows for texts beyond the window, and log once that there are any.
+    def _choose_rows_of_long_texts(self, rows: int) -> int:
+        """Return the model rows of a batch of texts beyond the window; log once that there are any.
 
-        Where results are bit-identical this is 1, so one text at a time: padding would change bits.
+        They are ``rows``. Where results are bit-identical it is 1, so one text at a time: padding
+        would change bits.
         """
-        message = next(self._window_message, None)
+        # The first call takes the only message
+        message = next(self._window_messages, None)
         if message is not None:
             logger.info(message)
         return 1 if self._exact else rows

@@ -450,7 +450,7 @@ def format_dataset_recipe(
     decoding = _make_decoding_section(generator, model, _estimate_longest(profile))
     selection = None
     if "server" in model:
-        selection = _add_selection(model, decoding, profile.language, labels)
+        selection = _set_up_best_of_n(model, decoding, profile.language, labels)
     reject = ["example_copy", "prompt_echo", "control_characters", "too_long"]
     if profile.language in RECOGNISED_LANGUAGES:
         reject.append("wrong_language")
@@ -490,14 +490,15 @@ def format_dataset_recipe(
     )
 
 
-def _add_selection(
+def _set_up_best_of_n(
     model: dict[str, Any], decoding: dict[str, Any], language: str, labels: Sequence[str]
 ) -> dict[str, Any] | None:
-    """Let an encoder choose among several texts of a server, which cannot self-debias.
+    """Set up best of n for a server: an encoder chooses each text among ``CANDIDATES`` texts.
 
-    This has the highest label agreement (docs/backends.md). ``model`` and ``decoding`` are changed
-    in place. Returns the section ``selection``; None for a single label, and without the encoder,
-    which the log then names.
+    A server cannot self-debias; best of n has the highest label agreement (docs/backends.md).
+    Returns the section ``selection``, and changes the sections ``model`` and ``decoding`` in place.
+    Returns None and changes nothing for a single label, and where the encoder is not on this
+    machine; the log then names the command that downloads it.
     """
     if len(labels) == 1:
         return None
@@ -508,7 +509,8 @@ def _add_selection(
             f"chooses the best of {CANDIDATES} (docs/backends.md)"
         )
         return None
-    # llama.cpp answers a request with several texts only under a schema
+    # One request asks for all candidates. Without a schema each candidate has its own request,
+    # since llama.cpp reports the end of only one text in an answer
     if model["server"].get("structured_output"):
         model["server"] = {**model["server"], "choices": CANDIDATES}
     decoding["max_attempts"] = CANDIDATES + SPARE_ATTEMPTS

@@ -12,7 +12,7 @@ from sts_dino.experiments.baselines import random_words
 from sts_dino.experiments.command import PLANS, RESULTS, format_overview
 from sts_dino.experiments.page import plot_effects
 from sts_dino.experiments.plan import Datasets, Effect, Experiment, read_plan
-from sts_dino.experiments.runner import Difference, Runner, read_result
+from sts_dino.experiments.runner import Difference, Measured, Runner, read_result
 from sts_dino.experiments.steps import Steps
 from sts_dino.hub.contract.measured import Estimate
 from sts_dino.hub.contract.recipe import DatasetRecipe, ModelRecipe
@@ -74,6 +74,10 @@ def test_declared_recipes_load_and_rows_stand_in_the_paper(plan):
         (
             lambda tree: tree["datasets"]["variants"][1].update(extends="x1x2"),
             "variants depend on each other",
+        ),
+        (
+            lambda tree: tree["experiments"][0].update(parameters={"none": 270}),
+            "dino-1: parameters of the unknown row none",
         ),
         (
             lambda tree: tree["datasets"]["variants"][7].update(set=["decoding.top_k=1"]),
@@ -145,6 +149,20 @@ def test_the_plot_of_effects_has_the_same_bytes_everywhere():
         given.append(pages.MeasuredEffect(experiment, None, effect, difference, number or None))
     drawn = plot_effects(given)
     assert drawn == plot_effects(given) and "effect: 2" in drawn and drawn.count("the paper") == 1
+
+
+def test_the_plot_of_sizes_labels_the_sizes_alone_and_draws_what_every_row_has():
+    """Sizes within a power of ten, a score beyond its interval by rounding, a row without judge."""
+    perfect = Estimate(score=100, low=99, high=100 - 1e-14)
+    rows = {"small": {"Avg.": perfect, "agreement": perfect}, "large": {"Avg.": perfect}}
+    experiment = Experiment(
+        name="sizes", title="", finished="x", parameters={"small": 270, "large": 600}
+    )
+    result = read_result(ROOT / RESULTS / "dino-lm-size.json")
+    result = result.model_copy(update={"measured": Measured(rows=rows)})
+    drawn = pages.plot_sizes(experiment, result)
+    assert ">Avg.<" in drawn and ">agreement<" not in drawn
+    assert ">270<" in drawn and ">600<" in drawn and "times10" not in drawn
 
 
 def test_random_words_have_the_same_vectors_everywhere():

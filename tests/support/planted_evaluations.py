@@ -65,7 +65,7 @@ def measured(
         high=around.high,
         n=len(outcomes),
         data_sha256=f"{len(outcomes):064x}",
-        limit=settings.part,
+        limit=settings.data_limit,
     )
 
 
