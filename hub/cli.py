@@ -217,12 +217,10 @@ def unpack_option_groups(command: Callable[..., None]) -> Callable[..., None]:
             parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
 
     # Make the dataclasses from the values of the options.
-    option_signature = Signature(parameters)
-
     @wraps(command)
     def call_command(**values: Any) -> None:
         # Refuse a dataclass, which new ones with default values would replace
-        option_signature.bind(**values)
+        signature(call_command).bind(**values)
         for name, group in groups.items():
             options = {}
             for field in fields(group):
@@ -232,7 +230,7 @@ def unpack_option_groups(command: Callable[..., None]) -> Callable[..., None]:
             values[name] = group(**options)
         command(**values)
 
-    call_command.__signature__ = option_signature  # type: ignore[attr-defined]
+    call_command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     call_command.__annotations__ = {item.name: item.annotation for item in parameters}
     return call_command
 

@@ -290,10 +290,11 @@ def download_selector(recipe: DatasetRecipe) -> Path:
 
     assert section is not None and section.repo_id is not None, "an encoder on a Hub"
     with convert_read_errors(section.repo_id, section.revision):
-        snapshot = snapshot_download(
-            section.repo_id, revision=section.revision, ignore_patterns=SKIPPED_FILES
+        return Path(
+            snapshot_download(
+                section.repo_id, revision=section.revision, ignore_patterns=SKIPPED_FILES
+            )
         )
-    return Path(snapshot)
 
 
 @cache

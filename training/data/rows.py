@@ -424,8 +424,7 @@ def _select_training_rows(table: pa.Table, numbers: list[int], checks: RowChecks
     """
     indices = checks.select_rows(table)
     selected = table.take(indices).select(list(checks.example_type.columns))
-    selected_numbers = np.asarray(numbers, dtype=np.int64)[indices]
-    checks.require_cells(selected, selected_numbers)
+    checks.require_cells(selected, np.asarray(numbers, dtype=np.int64)[indices])
     return selected.cast(checks.example_type.features.arrow_schema)
 
 
