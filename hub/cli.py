@@ -203,7 +203,8 @@ def unpack_option_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Decorate a typer command that takes dataclasses of options.
 
     typer gets one option for each field. The decorated command builds the dataclasses from the
-    options' values and calls ``command`` with keyword arguments alone.
+    options' values and calls ``command`` with keyword arguments alone. It raises TypeError for an
+    unknown option, for a dataclass, and when a required option is missing.
     """
     # Replace each dataclass by a parameter for each of its fields.
     groups: dict[str, Any] = {}
@@ -218,10 +219,12 @@ def unpack_option_groups(command: Callable[..., None]) -> Callable[..., None]:
     # Make the dataclasses from the values of the options.
     @wraps(command)
     def call_command(**values: Any) -> None:
+        # Refuse a dataclass, which new ones with default values would replace
+        signature(call_command).bind(**values)
         for name, group in groups.items():
             options = {}
             for field in fields(group):
-                # typer passes every option, a call from Python perhaps some.
+                # typer passes every option; a call from Python may leave some out.
                 if field.name in values:
                     options[field.name] = values.pop(field.name)
             values[name] = group(**options)

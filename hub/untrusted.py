@@ -69,6 +69,19 @@ NO_CODE: dict[str, Any] = {"trust_remote_code": False}
 # Arguments of every call that loads weights: a saved config could ask for pickles, and for kernels
 # of any repository.
 NO_PICKLES: dict[str, Any] = {**NO_CODE, "use_safetensors": True, "allow_all_kernels": False}
+# Patterns of files that are not downloaded with a model: pickles, weights for other libraries.
+SKIPPED_FILES = [
+    "*.bin",
+    "*.pt",
+    "*.pth",
+    "*.pkl",
+    "*.h5",
+    "*.ot",
+    "*.msgpack",
+    "*.onnx",
+    "onnx/*",
+    "openvino/*",
+]
 # Names the origin of a model folder's files; ``sts-dino lm`` and the built-in model have this file.
 ORIGIN = "provenance.yaml"
 ENCODER = "SentenceTransformer"  # the model_type of encoders; the default where a folder has none

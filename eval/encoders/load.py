@@ -46,6 +46,7 @@ from sts_dino.hub.untrusted import (
     NO_CODE,
     NO_PICKLES,
     ORIGIN,
+    SKIPPED_FILES,
     convert_model_errors,
     count_usable_positions,
     get_first_line,
@@ -213,19 +214,6 @@ def _quote_text(text: str) -> str:
     return repr(shown)
 
 
-SKIPPED_FILES = [
-    "*.bin",
-    "*.pt",
-    "*.pth",
-    "*.pkl",
-    "*.h5",
-    "*.ot",
-    "*.msgpack",
-    "*.onnx",
-    "onnx/*",
-    "openvino/*",
-]
-"""Patterns of files that are not downloaded with a model: pickles, weights for other libraries."""
 # Names, folders and suffixes of files that cannot change an embedding
 _UNHASHED_NAMES = {
     "README.md",

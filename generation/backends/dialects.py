@@ -243,7 +243,13 @@ _STATUS_OF_WORDS = (
     (429, re.compile(r"rate.?limit|too.?many|quota|throttl", re.IGNORECASE)),
     (401, re.compile(r"auth|api.?key|permission|forbidden", re.IGNORECASE)),
     (404, re.compile(r"not.?found|no such model|does not exist", re.IGNORECASE)),
-    (400, re.compile(r"invalid|bad.?request|unsupported|context", re.IGNORECASE)),
+    # Programs in Go word a timeout "context deadline exceeded" or "context canceled".
+    (
+        400,
+        re.compile(
+            r"invalid|bad.?request|unsupported|context(?! (?:deadline|cancel))", re.IGNORECASE
+        ),
+    ),
 )
 _UNKNOWN_FAILURE = 500
 

@@ -255,13 +255,13 @@ class ContextRoom:
         """Raise InputError for an example that holds a control token."""
         for examples in example_set.values():
             for example in examples:
-                if self.model.is_control(f"{example.premise}\n{example.hypothesis}"):
-                    raise InputError(
-                        "few_shot.examples",
-                        "an example holds a control token of the model: "
-                        f"{example.hypothesis[:60]!r}",
-                        hint="take it out of the examples",
-                    )
+                for text in (example.premise, example.hypothesis):
+                    if self.model.is_control(text):
+                        raise InputError(
+                            "few_shot.examples",
+                            f"an example holds a control token of the model: {text[:60]!r}",
+                            hint="take it out of the examples",
+                        )
 
     def count_excess(self, text: str) -> int:
         """Return by how many tokens a source sentence exceeds the model's context; 0: it fits.

@@ -51,13 +51,13 @@ from sts_dino.hub.errors import InputError
 from sts_dino.hub.untrusted import (
     NO_CODE,
     NO_PICKLES,
+    SKIPPED_FILES,
     convert_model_errors,
     require_modules,
     require_safetensors,
 )
 
 _DECIDING_SUFFIXES = (".json", ".safetensors", ".txt", ".model")  # of files that change embeddings
-_PICKLES = ["*.bin", "*.pt", "*.pth", "*.pkl", "*.h5", "*.onnx", "openvino/*"]
 SMALLEST_NORM = 1e-12  # of an embedding: keeps the cosines of a vector of zeros finite
 BATCH_TEXTS = 32
 PROBE_SENTENCE = "A sentence."  # an encoder that fails on it costs no text
@@ -277,9 +277,10 @@ def load_selector(recipe: DatasetRecipe) -> Embed:
 
 
 def download_selector(recipe: DatasetRecipe) -> Path:
-    """Return the folder of the encoder of ``selection``; one of a Hub is downloaded.
+    """Return the folder of the encoder of ``selection``, which is downloaded from a Hub if needed.
 
-    Raises InputError for an encoder that is missing, RunError when the Hub does not answer.
+    Raises InputError for an encoder that is missing or, in a local folder, no sentence encoder;
+    RunError when the Hub does not answer.
     """
     section = recipe.selection
     folder = find_selector(recipe)
@@ -287,10 +288,12 @@ def download_selector(recipe: DatasetRecipe) -> Path:
         return folder
     from huggingface_hub import snapshot_download
 
-    assert section is not None and section.repo_id is not None, "find_selector checks this"
+    assert section is not None and section.repo_id is not None, "an encoder on a Hub"
     with convert_read_errors(section.repo_id, section.revision):
         return Path(
-            snapshot_download(section.repo_id, revision=section.revision, ignore_patterns=_PICKLES)
+            snapshot_download(
+                section.repo_id, revision=section.revision, ignore_patterns=SKIPPED_FILES
+            )
         )
 
 

@@ -382,7 +382,10 @@ class Release:
 
 
 def read_remote_manifest(repository: Repository, remote: Remote) -> Manifest | None:
-    """Return the manifest of a branch; None when the manifest is missing or malformed."""
+    """Return the manifest of a commit; None when the manifest is missing or malformed.
+
+    Without a manifest, ``find_edits`` reports every file of the commit as a person's.
+    """
     content = repository.read_file(remote, MANIFEST)
     if content is None:
         return None

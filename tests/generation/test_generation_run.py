@@ -313,7 +313,7 @@ def test_texts_with_control_tokens_are_counted_and_the_tokens_are_shown(lm, tmp_
 SAYING = 'labels.0.instruction=\'Say <|end|> of "<X1>" again: "\''
 HAND = (
     "few_shot={{shots: [1], sets: 1, "
-    "examples: {{kind: hand, path: {}, description: d, license: cc0-1.0}}}}"
+    "examples: {{kind: hand, path: {}/few.tsv, description: d, license: cc0-1.0}}}}"
 )
 
 
@@ -336,14 +336,19 @@ HAND = (
             2,
             "few_shot.examples: an example holds a control token of the model: 'Tea<|end|>.'",
         ),
+        (
+            [HAND.replace("few.tsv", "first.tsv")],
+            2,
+            "few_shot.examples: an example holds a control token of the model: 'A<|end|>.'",
+        ),
     ],
-    ids=["instruction", "message", "example"],
+    ids=["instruction", "message", "example", "source sentence of an example"],
 )
 def test_a_control_token_of_the_recipe_is_said_or_refused(settings, code, says, lm, tmp_path):
-    (tmp_path / "few.tsv").write_text("text1\t1\t0.5\t0\n" + "A cup.\tTea<|end|>.\tMilk.\tA car.\n")
-    words = arguments(
-        lm, tmp_path / "out", *(setting.format(tmp_path / "few.tsv") for setting in settings)
-    )
+    rows = {"few.tsv": "A cup.\tTea<|end|>.\tMilk.\tA car.", "first.tsv": "A<|end|>.\tB.\tC.\tD."}
+    for name, row in rows.items():
+        (tmp_path / name).write_text(f"text1\t1\t0.5\t0\n{row}\n")
+    words = arguments(lm, tmp_path / "out", *(setting.format(tmp_path) for setting in settings))
     outcome = outcome_of(run, *words, "--dry-run")
     assert outcome.code == code and says in outcome.stderr, outcome.stderr
 

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx2
@@ -17,7 +18,7 @@ from pyarrow import ArrowInvalid
 
 from sts_dino.cli import run_command
 from sts_dino.hub import cli
-from sts_dino.hub.cli import make_app, print_answer, run_app
+from sts_dino.hub.cli import make_app, print_answer, run_app, unpack_option_groups
 from sts_dino.hub.contract.published_paths import format_command
 from sts_dino.hub.errors import InputError, RunError
 
@@ -245,3 +246,24 @@ def test_an_error_of_a_worker_process_arrives_as_it_was_raised():
             error = pool.submit(fail, kind).exception()
             assert type(error) is kind and error.exit_code == code and error.place == "x1.tsv:3"
             assert str(error) == "x1.tsv:3: has 2 columns; allowed: 3; mend the line"
+
+
+@dataclass
+class Group:
+    first: int = 1
+    second: int = 2
+
+
+def test_a_call_from_python_passes_options_and_no_dataclass():
+    calls = []
+
+    @unpack_option_groups
+    def command(name: str, group: Group) -> None:
+        calls.append((name, group))
+
+    command(name="a", second=5)
+    assert calls == [("a", Group(1, 5))]
+    for wrong in ({"name": "a", "group": Group(3, 4)}, {"first": 3}, {"name": "a", "third": 3}):
+        with pytest.raises(TypeError, match=r"unexpected|missing"):
+            command(**wrong)
+    assert len(calls) == 1

@@ -387,13 +387,13 @@ def check_stream(
     checks.require_columns(head.schema)
     where_row = f"{where}, as read"  # row numbers in errors are those of the reading order
     numbers = list(range(head.num_rows))
-    checked_head = _select_checked(head, numbers, replace(checks, where=where_row))
+    checked_head = _select_training_rows(head, numbers, replace(checks, where=where_row))
     checks.count_rows(checked_head)
     checks.require_rows(f"{where} (the first {ROWS_PER_TABLE:,} rows)")
 
     # Check all rows when they are read.
     stream = rows.with_format("arrow").map(
-        _select_checked,
+        _select_training_rows,
         with_indices=True,
         batched=True,
         batch_size=ROWS_PER_TABLE,
@@ -416,10 +416,11 @@ def check_stream(
     return stream
 
 
-def _select_checked(table: pa.Table, numbers: list[int], checks: RowChecks) -> pa.Table:
-    """Select and check the training rows of a stream's table, with the example type's features.
+def _select_training_rows(table: pa.Table, numbers: list[int], checks: RowChecks) -> pa.Table:
+    """Return the rows of a stream's table that are trained on: the example type's columns, checked.
 
-    ``numbers``: the row numbers that errors name. Raises InputError for a bad cell.
+    ``numbers`` (rows of ``table``,): the row numbers that errors name. Raises InputError for a bad
+    cell of a returned row.
     """
     indices = checks.select_rows(table)
     selected = table.take(indices).select(list(checks.example_type.columns))
