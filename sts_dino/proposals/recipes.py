@@ -1033,14 +1033,20 @@ class Schedule:
     merge: str | None = None
 
 
-def choose_schedule(base: Base, has_teacher: bool) -> Schedule:
-    """Return how to train a base, with or without a teacher (docs/teacher.md)."""
+def choose_schedule(base: Base, language: str, has_teacher: bool) -> Schedule:
+    """Return how to train a base on texts of a language, with or without a teacher.
+
+    docs/teacher.md has the figures.
+    """
     if not has_teacher:
         return Schedule(BATCH_SIZE, base.learning_rate, base.min_steps)
     if base.section.get("modules") != "sentence-transformer":
         return Schedule(TAUGHT_BATCH_SIZE, base.learning_rate, TAUGHT_STEPS)
-    # The choice domains lost when an encoder that a teacher had trained went beyond its weights.
-    merge = None if was_taught(base.section) else TAUGHT_MERGE
+    # English domains gain beyond the trained weights. Spanish does not, nor does an encoder that a
+    # teacher trained before.
+    merge = None
+    if language == "en" and not was_taught(base.section):
+        merge = TAUGHT_MERGE
     return Schedule(TAUGHT_BATCH_SIZE, TAUGHT_RATE, TAUGHT_STEPS, choose_precision(), merge)
 
 
@@ -1115,7 +1121,7 @@ def format_model_recipe(
         }
 
     # A training saves a checkpoint halfway and logs about twenty times.
-    schedule = choose_schedule(base, has_teacher=teacher is not None)
+    schedule = choose_schedule(base, dataset.language, has_teacher=teacher is not None)
     batches = (dataset.source.limit or DEFAULT_LIMIT) / schedule.batch_size
     steps = max(schedule.least_steps, math.ceil(base.epochs * batches))
     arguments = {

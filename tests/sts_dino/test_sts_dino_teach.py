@@ -26,7 +26,7 @@ from sts_dino.hub.contract.recipe_file import format_recipe, load_recipe, read_y
 from sts_dino.hub.contract.shards import read_shard
 from sts_dino.hub.errors import InputError, RunError
 from sts_dino.new import CorpusChoices
-from sts_dino.proposals.recipes import TAUGHT_STEPS
+from sts_dino.proposals.recipes import TAUGHT_STEPS, choose_base, choose_schedule
 from sts_dino.release.simcse import make_baseline_recipe
 from sts_dino.teach import (
     FACTS_FILE,
@@ -317,6 +317,13 @@ def test_a_teacher_trains_a_finished_encoder_as_the_experiments_last_row(
     assert "merge=1.5" in row.settings
     has_bf16 = "bf16" in found.model.arguments
     assert has_bf16 == (base is None and get_half_or_float32() == "bfloat16")
+
+
+def test_only_an_english_encoder_is_taken_beyond_its_weights(teacher):
+    base = choose_base(str(teacher), "mit", {}, "en")
+    merges = [choose_schedule(base, language, has_teacher=True).merge for language in ("en", "es")]
+    assert merges == ["1.5", None]
+    assert choose_schedule(base, "en", has_teacher=False).merge is None
 
 
 def test_an_encoder_that_a_teacher_trained_is_not_taken_beyond_its_weights(teacher, tmp_path):
