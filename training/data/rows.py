@@ -20,11 +20,12 @@ from datasets import Dataset, Features, IterableDataset
 from numpy.typing import NDArray
 
 from sts_dino.hub.client.connection import convert_read_errors
-from sts_dino.hub.contract.recipe import Grades, TrainingData
+from sts_dino.hub.contract.recipe import Grades, Spans, TrainingData
 from sts_dino.hub.contract.shards import convert_reader_errors
 from sts_dino.hub.errors import InputError, RunError
 from sts_dino.hub.text_files import is_blank
 from sts_dino.training.data.objectives import (
+    DOCUMENTS,
     EXAMPLE_TYPES,
     GRADED_TRIPLET,
     IN_BATCH_LOSSES,
@@ -55,7 +56,8 @@ class RowChecks:
 
     ``where``: the dataset that errors name. ``example_set``: only rows of this set are trained on;
     None takes all rows. ``may_have_one_target``: whether all rows may have the same target.
-    ``row_count``: the rows counted so far. ``low``, ``high``: the range of their target.
+    ``spans``: the recipe's section, for documents. ``row_count``: the rows counted so far. ``low``,
+    ``high``: the range of their target. ``longest``: the bytes of the longest document.
     ``example_sets``: the example sets of all rows read; empty where ``example_set`` is None.
     """
 
@@ -63,9 +65,11 @@ class RowChecks:
     example_set: int | None
     where: str
     may_have_one_target: bool = False
+    spans: Spans | None = None
     row_count: int = 0
     low: float = math.inf
     high: float = -math.inf
+    longest: int = 0
     example_sets: set[int] = field(default_factory=set)
 
     @property
@@ -145,8 +149,10 @@ class RowChecks:
                 )
 
     def count_rows(self, table: pa.Table) -> None:
-        """Add a checked table to ``row_count``, and widen ``low`` and ``high`` to its target."""
+        """Add a checked table to the counts, the range of its target, and the longest document."""
         self.row_count += table.num_rows
+        if self.example_type == DOCUMENTS and table.num_rows:
+            self.longest = max(self.longest, pc.max(pc.binary_length(table["text"])).as_py())
         target = self.example_type.target
         if target is not None and table.num_rows:
             extremes = pc.min_max(table[target.column]).as_py()
@@ -171,12 +177,28 @@ class RowChecks:
                 hint="mix the labels",
             )
 
+    def require_long_document(self) -> None:
+        """Raise InputError when the longest document has fewer bytes than ``min_document`` units.
+
+        A unit (word or token) has at least one byte, so every document would be too short. This
+        cheap check runs before the base is loaded; ``make_span_rows`` counts the units.
+        """
+        spans = self.spans or Spans()
+        if self.example_type == DOCUMENTS and self.longest < spans.min_document:
+            raise InputError(
+                self.where,
+                f"the longest of {self.row_count:,} documents has {self.longest:,} bytes, so fewer "
+                f"{spans.unit} than spans.min_document {spans.min_document:,}",
+                hint="lower spans.min_document and spans.max_length, or take longer documents",
+            )
+
 
 def check_rows(rows: Dataset, checks: RowChecks, limit: int | None = None) -> Dataset:
     """Check rows, and return the training rows with the columns of the example type.
 
     Raises InputError for a missing column or one of another type, for a row that cannot be trained
-    on, and for rows that teach nothing: none, or all with one target.
+    on, and for rows that teach nothing: none, all with one target, or only documents that are too
+    short.
 
     Args:
         rows: all rows of a split.
@@ -205,6 +227,7 @@ def check_rows(rows: Dataset, checks: RowChecks, limit: int | None = None) -> Da
         if limit is not None and checks.row_count >= limit:
             break
     checks.require_rows(checks.where)
+    checks.require_long_document()
 
     # Select the training rows, which stay memory-mapped. Without an example set they are the first.
     rows = rows.select_columns(list(checks.example_type.columns))
@@ -383,13 +406,16 @@ def check_stream(
     # Check the first rows now.
     head = read_into_memory(rows.take(ROWS_PER_TABLE), where).data.table
     example_type = EXAMPLE_TYPES[spec.example_type]
-    checks = RowChecks(example_type, spec.example_set, where)
+    checks = RowChecks(example_type, spec.example_set, where, spans=spec.spans)
     checks.require_columns(head.schema)
     where_row = f"{where}, as read"  # row numbers in errors are those of the reading order
     numbers = list(range(head.num_rows))
     checked_head = _select_training_rows(head, numbers, replace(checks, where=where_row))
     checks.count_rows(checked_head)
     checks.require_rows(f"{where} (the first {ROWS_PER_TABLE:,} rows)")
+    is_whole_stream = head.num_rows < ROWS_PER_TABLE
+    if is_whole_stream:
+        checks.require_long_document()
 
     # Check all rows when they are read.
     stream = rows.with_format("arrow").map(
@@ -409,9 +435,7 @@ def check_stream(
     stream = stream.shuffle(
         seed=seed, buffer_size=example_type.shuffle_buffer, max_buffer_input_shards=1
     )
-    has_all_rows = head.num_rows < ROWS_PER_TABLE
-    has_all_rows |= limit is not None and checked_head.num_rows >= limit
-    if has_all_rows:
+    if is_whole_stream or (limit is not None and checked_head.num_rows >= limit):
         require_distinct_rows(checked_head.slice(0, limit).to_pylist(), spec.loss, where)
     return stream
 

@@ -202,7 +202,8 @@ def load_training_set(
             if spec.example_type in TYPES_MADE_FROM_ROWS:
                 train, passed_over = _make_rows(rows, spec, where_split, limit)
             else:
-                checks = RowChecks(EXAMPLE_TYPES[spec.example_type], spec.example_set, where_split)
+                example_type = EXAMPLE_TYPES[spec.example_type]
+                checks = RowChecks(example_type, spec.example_set, where_split, spans=spec.spans)
                 train = check_rows(rows, checks, limit)
             require_distinct_rows(train, spec.loss, where_split)
         validation = _load_validation(spec, opened, where) if own_validation else None
