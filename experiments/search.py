@@ -56,7 +56,7 @@ LOSSES = {
     "triplet": "MultipleNegativesRankingLoss",
     "sts": "CorrelationLoss",
 }
-# of scored pairs, as `sts-dino adapt --teacher` proposes them
+# of scored pairs: the settings of results/search_teacher.json, without the merge of `adapt`
 TAUGHT_SETTINGS = (
     "arguments.max_steps=150",
     "arguments.save_steps=150",

@@ -79,6 +79,10 @@ class Records:
         """Return the record of a task when record and outcomes are complete, else None."""
         return self._read(self._get_task_path(task, split))
 
+    def has(self, task: str, split: str) -> bool:
+        """Return whether there is a record of a task, complete or not."""
+        return self._get_task_path(task, split).is_file()
+
     def read_files(self) -> Iterator[tuple[str, Record | None]]:
         """Yield the name and record of every record file, sorted by name.
 

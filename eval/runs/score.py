@@ -211,6 +211,9 @@ def score_tasks(
         else:
             kept[entry] = record
             _log_score(record.score, "kept")
+    if len(kept) == len(entries):  # nothing to encode
+        scored.records.extend(kept.values())
+        return scored
 
     # Encode the texts of all other tasks together, then score the tasks
     _log_unused_prompts(encoder, entries)
@@ -337,6 +340,9 @@ def _find_valid_record(
     """
     record = scored.store.find(task.name, split)
     if record is None:
+        if scored.store.has(task.name, split):
+            problem = "its record is damaged or of another format"
+            logger.info(f"{task.name} {split}: measured again, because {problem}")
         return None
     libraries = list_versions(task.is_of_mteb)
     protocol = scored.settings.describe_protocol(task)

@@ -158,11 +158,16 @@ def make_pair_features(rows: Rows, order: Indices, embed: Embed, as_snli: bool =
     Features are |u - v|, u * v: (n, 2d); for SNLI u, v, u * v, |u - v|: (n, 4d).
     """
     u, v = (_embed_in_order(column, order, embed) for column in rows.columns)
-    product = u * v
-    difference = np.abs(u - v)
+    # The parts are written into one array: SNLI has half a million pairs
+    product, difference = (2, 3) if as_snli else (1, 0)
+    parts = np.empty((len(u), 4 if as_snli else 2, u.shape[1]), dtype=u.dtype)
     if as_snli:
-        return np.concatenate([u, v, product, difference], axis=1)
-    return np.concatenate([difference, product], axis=1)
+        parts[:, 0] = u
+        parts[:, 1] = v
+    np.multiply(u, v, out=parts[:, product])
+    np.subtract(u, v, out=parts[:, difference])
+    np.abs(parts[:, difference], out=parts[:, difference])
+    return parts.reshape(len(u), -1)
 
 
 def restore_order(sorted_values: Classes | Vector, order: Indices) -> Vector:

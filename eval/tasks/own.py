@@ -403,10 +403,14 @@ def _merge_repeated_pairs(
 def normalize_text(text: str) -> str:
     """Return a text in a form that spellings of one text share.
 
-    Letters are composed (NFC) and case-folded, white space is a single space, and format characters
-    (Unicode's category Cf, e.g. a zero-width space) are removed.
+    Letters are composed (NFC) and case-folded, white space is a single space, and control and
+    format characters (Unicode's categories Cc and Cf, e.g. a zero-width space) are removed.
     """
-    visible = "".join(letter for letter in text if unicodedata.category(letter) != "Cf")
+    visible = "".join(
+        letter
+        for letter in text
+        if letter.isspace() or unicodedata.category(letter) not in ("Cc", "Cf")
+    )
     return " ".join(unicodedata.normalize("NFC", visible.casefold()).split())
 
 

@@ -334,7 +334,8 @@ class TaskData:
     def iter_texts(self) -> Iterator[str]:
         """Yield the texts that scoring needs embedded, split by split, repeats included.
 
-        Blank texts are replaced, as probes do.
+        Blank texts are replaced, as probes do. STS tasks embed a blank text itself when they read
+        it.
         """
         for rows in self.rows.values():
             for text in rows.texts:

@@ -186,7 +186,7 @@ def prepare(path: Path, out: Path | None, limit: int | None, settings: list[str]
         raise InputError(
             f"{path}:merge",
             "auto is chosen on validation pairs, and the data have none",
-            allowed="a number above 0, up to 1",
+            allowed="a number above 0, up to 2",
             hint="or give validation, "
             "or a dataset that keeps some (postprocess.validation_fraction)",
         )

@@ -158,7 +158,7 @@ class DeclutrLoss(nn.Module):
     masked tokens weigh the same. The trainer's mean of gradients (the head's, too) is then that of
     one process on the joined batch. Processes need equally many documents.
 
-    The encoder has transformer layers and a mask token. Raises ValueError without a mask token.
+    The encoder has transformer layers. Raises InputError without a mask token.
     """
 
     def __init__(
@@ -171,6 +171,12 @@ class DeclutrLoss(nn.Module):
         gather_across_devices: bool = False,
     ):
         super().__init__()
+        if encoder.tokenizer.mask_token is None:
+            raise InputError(
+                "DeclutrLoss",
+                "the encoder's tokenizer has no mask token",
+                allowed="a masked language model",
+            )
         transformer: Any = encoder.transformers_model
         self.model = encoder  # the trainer replaces it by the encoder that it wraps
         self.head = head
