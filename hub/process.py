@@ -34,6 +34,19 @@ _REMOVED_VARIABLE_ERROR = "STS_DINO_SET_ASIDE"
 _VARIABLES_THAT_BREAK_IMPORTS = ("HF_ENDPOINT", "HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT")
 _HUB_VARIABLES = (*_VARIABLES_THAT_BREAK_IMPORTS, "HF_TOKEN")
 _PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+# tqdm and datasets read these on import and raise over other text than a number.
+_NUMBER_VARIABLES = (
+    "HF_DATASETS_IN_MEMORY_MAX_SIZE",
+    "TQDM_MININTERVAL",
+    "TQDM_MAXINTERVAL",
+    "TQDM_MINITERS",
+    "TQDM_NCOLS",
+    "TQDM_NROWS",
+    "TQDM_SMOOTHING",
+    "TQDM_INITIAL",
+    "TQDM_POSITION",
+    "TQDM_DELAY",
+)
 
 _handling_process = 0  # the id of the process that set the handlers; forked workers inherit these
 
@@ -109,12 +122,14 @@ def measure_tree_rss_mb() -> float:
 
 
 def remove_unusable_values() -> None:
-    """Remove environment variables whose values would break the import of huggingface_hub.
+    """Remove environment variables whose values would break the import of a library.
 
     Call this function before a command imports its libraries. ``require_usable`` raises the error
-    over a removed variable, in the commands that need the Hub. A removed HF_ENDPOINT is replaced by
-    an address that no machine has.
+    over a removed variable of the Hub, in the commands that need the Hub. A removed HF_ENDPOINT is
+    replaced by an address that no machine has. The other variables are removed with a warning on
+    standard error; no command needs them.
     """
+    # variables of the Hub, whose error is kept for ``require_usable``
     for name in _VARIABLES_THAT_BREAK_IMPORTS:
         try:
             _require_usable_value(name)
@@ -124,6 +139,14 @@ def remove_unusable_values() -> None:
             if name == "HF_ENDPOINT":
                 # Without a value the client would take huggingface.co.
                 os.environ[name] = "https://hub.invalid"
+
+    # variables of progress bars and of datasets
+    for name in _NUMBER_VARIABLES:
+        try:
+            float(os.environ.get(name, "0"))
+        except ValueError:
+            value = os.environ.pop(name)
+            print(f"warning: {name}: is ignored, it is not a number ({value!a})", file=sys.stderr)
 
 
 def require_usable(of_hub: bool = False) -> None:

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 MARK = "\ufeff"  # the byte-order mark, which editors put at the start of a file
 LONGEST_LINE = 10_000_000  # characters: a longer line is not a row; a small .gz may hold gigabytes
-LARGEST = 1 << 30  # bytes of the parts of an .xlsx, which are read into memory
+LARGEST = 1 << 30  # bytes of a file that is read into memory: a JSON array, the parts of an .xlsx
 BATCH_ROWS = 1000  # of parquet, read at once
 BATCH_BYTES = 64 << 20  # of parquet's texts, unpacked at once
 GZ = ".gz"
@@ -421,7 +421,7 @@ def _scan_lines(path: Path, *, has_japanese_escape: bool) -> EncodingScan:
     the first line that is not UTF-8 is among them.
     """
     is_ascii = not has_japanese_escape
-    evidence = b""
+    evidence = bytearray()
     utf8_lines = 0
     other_lines: list[int] = []
     with _open_bytes(path) as stream:
@@ -440,14 +440,14 @@ def _scan_lines(path: Path, *, has_japanese_escape: bool) -> EncodingScan:
                 other_lines.append(number)
             if len(evidence) >= SAMPLE_BYTES and other_lines:
                 break
-            evidence = evidence[-SAMPLE_BYTES:]
+            del evidence[:-SAMPLE_BYTES]
     if not other_lines and not has_japanese_escape:
         return EncodingScan("utf-8-sig", is_ascii)
     # Lines of ISO-2022-JP are ASCII with escapes, so to be UTF-8 says nothing about them.
     if has_japanese_escape or utf8_lines <= len(other_lines):
         utf8_lines = 0
     first_other = other_lines[0] if other_lines else 1
-    return EncodingScan(None, evidence=evidence, line=first_other, utf8_lines=utf8_lines)
+    return EncodingScan(None, evidence=bytes(evidence), line=first_other, utf8_lines=utf8_lines)
 
 
 def _is_readable(start: bytes, encoding: str) -> bool:
@@ -855,7 +855,14 @@ def _read_json(stream: IO[bytes], file: UserFile) -> Iterator[Any]:
         yield from _iter_objects(_iter_json_lines(lines, file.location), file)
         return
 
-    value = _parse_json("".join(lines), str(file.location))
+    # An array is read into memory, and a small .gz may hold gigabytes
+    text = io.StringIO()
+    for line in lines:
+        text.write(line)
+        if text.tell() > LARGEST:
+            hint = "save it as .jsonl, an object a line"
+            raise InputError(file.location, "is too large a JSON array", hint=hint)
+    value = _parse_json(text.getvalue(), str(file.location))
     yield from _iter_objects(enumerate(_find_json_rows(value, file.location), start=1), file)
 
 

@@ -203,8 +203,11 @@ def find_published_datasets(
     tag = f"v{manifest.version}"
     if tag in tags:
         published = read_remote_manifest(model, model.get_commit(tags[tag]))
-        if published is not None and published.fingerprint == manifest.fingerprint:
-            return list(published.provenance.get("datasets", recorded))
+        if published is None or published.fingerprint != manifest.fingerprint:
+            return recorded
+        datasets = published.provenance.get("datasets")
+        if isinstance(datasets, list) and len(datasets) == len(recorded):
+            return datasets
         return recorded
 
     # Find the published datasets by the rows of the config that the model was trained on. A file of

@@ -282,9 +282,12 @@ def write_for_card(series: Series, repeats: Repeats) -> None:
     # Compare it with the first run of the series, under the value of that run
     value = series.values[0]
     varied = [f"{key}={value}" for key in series.keys]
-    recipe = load_recipe(directory / run_dir.RECIPE, ModelRecipe, varied)
     repeated = load_recipe(series.locate_run(value) / run_dir.RECIPE, ModelRecipe)
-    if get_deciding_values(recipe) != get_deciding_values(repeated):
+    try:
+        recipe = load_recipe(directory / run_dir.RECIPE, ModelRecipe, varied)
+    except InputError:  # it lacks a key that the series varies
+        recipe = None
+    if recipe is None or get_deciding_values(recipe) != get_deciding_values(repeated):
         problem = "is a run of another recipe or of other settings"
         logger.warning(f"{directory} {problem}: no {REPEATS} for its card")
         return

@@ -31,6 +31,7 @@ from sts_dino.hub.contract.measured import require_value
 from sts_dino.hub.contract.recipe import DatasetRecipe, ModelRecipe
 from sts_dino.hub.contract.recipe_file import format_recipe, load_recipe
 from sts_dino.hub.errors import InputError
+from sts_dino.model_cards.render import render, require_card, write
 from sts_dino.release.grow import IncrementalPublisher
 from sts_dino.release.options import (
     ClusterWorkers,
@@ -207,8 +208,6 @@ class Artefact(ABC, Generic[Recipe]):
 
     def check(self) -> None:
         """Raise InputError for a recipe or a run directory that could not be published."""
-        from sts_dino.model_cards.render import require_card
-
         require_card(self.recipe, self.repo_id)
         if not self.options.append:  # sts-dino write checks which run rows are appended to
             check_run(self.directory, self.recipe)
@@ -256,8 +255,6 @@ class Artefact(ABC, Generic[Recipe]):
 
     def write_card(self) -> None:
         """Write the card of the finished run into its directory."""
-        from sts_dino.model_cards.render import render, write
-
         warn_of_unlicensed_parts(self.directory)
         write(self.directory, render(self.directory, self.repo_id))
 
@@ -427,8 +424,6 @@ class DatasetArtefact(Artefact[DatasetRecipe]):
 
     def _make_publisher(self, target: Target) -> IncrementalPublisher:
         """Make the publisher of the growing run to the target's branch."""
-        from sts_dino.model_cards.render import render
-
         return IncrementalPublisher(
             repository=self.repository,
             directory=self.directory,

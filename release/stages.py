@@ -310,15 +310,20 @@ def follow_step(step: Step, log: Path, known_warnings: Sequence[str] = ()) -> It
     next_measurement = 0.0  # seconds after the start
 
     # Log the messages, and measure the memory, until the step ends
-    with name_in_errors(log), log.open("ab", buffering=0) as log_file:
-        words = " ".join(step.words)
-        log_file.write(f"== {step.name}: sts-dino {step.command} {words}\n".encode())
+    with log.open("ab", buffering=0) as log_file:
+
+        def append_line(line: str) -> None:
+            """Append a line to the log; an error, e.g. of a full disk, names the log."""
+            with name_in_errors(log):
+                log_file.write(f"{line}\n".encode())
+
+        append_line(f"== {step.name}: sts-dino {step.command} {' '.join(step.words)}")
         with StageProcess(
             step.command, *step.words, environment=environment, stderr=subprocess.PIPE
         ) as child:
             for line in _read_lines(child.process.stderr):
                 if line.strip() and not _PROGRESS_BAR.search(line):
-                    log_file.write(f"{line}\n".encode())
+                    append_line(line)
                     last_lines.append(line)
                     if line.startswith("warning:") and line.strip() not in known_warnings:
                         logger.info(line)

@@ -434,7 +434,7 @@ def publish(
 ) -> Plan:
     """Publish a finished run with its card on the Hub of ``HF_ENDPOINT``, and return the plan.
 
-    The card in the run directory is written first, for that repository.
+    The card in the run directory is written first, for that repository, unless it is up to date.
 
     Args:
         directory: the run directory.

@@ -512,7 +512,7 @@ class Client:
             return InputError(location, problem, hint=self.advice.names)
         if status in (408, 409, 429) or status >= 500:
             seconds = parse_duration(error.response.headers.get("retry-after", ""))
-            delay = f"after {seconds:g} s " if seconds else ""
+            delay = f"after {seconds:.10g} s " if seconds else ""
             failure = BrokenRequestError if status in (500, 501) else RunError
             return failure(location, problem, hint=f"{delay}{_AGAIN}")
         hint = f"fields sent: {', '.join(fields)}; {self.advice.fields}"

@@ -41,7 +41,7 @@ _RUN = "import runpy, sys; runpy.run_path(sys.argv[1])['main'](float(sys.argv[2]
 
 
 class ChatTemplate:
-    """The chat template of a tokenizer. The process that renders it starts with the first turn."""
+    """The chat template of a tokenizer. The process that renders it starts with the first use."""
 
     def __init__(self, tokenizer: Any, seconds: float = MOST_SECONDS):
         self.seconds = seconds
@@ -64,7 +64,10 @@ class ChatTemplate:
         return turn
 
     def describe(self) -> dict[str, str]:
-        """Return facts for the manifest: the pinned time if the template asks for the time."""
+        """Return facts for the manifest: the pinned time if the template asks for the time.
+
+        Raises the errors of ``render_turn`` for an unusable template.
+        """
         if "strftime_now" not in self._template:
             return {}
         return {"chat_template_time": chat_process.TIME}

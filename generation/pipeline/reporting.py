@@ -73,7 +73,7 @@ class Progress(AbstractContextManager["Progress"]):
                 record = json.loads(self.path.read_text(encoding="utf-8"))
                 self.seconds = float(record["seconds"])
                 self.rows = int(record["rows"])
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, OverflowError) as error:
                 raise InputError(
                     self.path, "is damaged", hint="remove it: it holds the cost alone"
                 ) from error

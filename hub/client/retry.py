@@ -155,7 +155,10 @@ def parse_asked_wait(error: HfHubHTTPError) -> float | None:
 
     headers = error.response.headers
     seconds: float | None = connection.parse_retry_after(headers)
-    limit = parse_ratelimit_headers(headers)
+    try:
+        limit = parse_ratelimit_headers(headers)
+    except ValueError:  # Python refuses to parse a number of thousands of digits
+        limit = None
     if error.response.status_code == 429 and limit is not None and limit.remaining == 0:
         seconds = limit.reset_in_seconds
     if seconds is None or seconds > connection.LONGEST_REQUESTED_WAIT_SECONDS:

@@ -230,6 +230,8 @@ def read_path_settings(directory: Path) -> list[str]:
         paths = json.loads(text)
     except (FileNotFoundError, ValueError):
         return []
+    if not isinstance(paths, dict):
+        return []
     return [f"{key}={json.dumps(path)}" for key, path in paths.items()]
 
 

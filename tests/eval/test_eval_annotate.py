@@ -240,3 +240,11 @@ def test_the_page_speaks_the_language_that_was_asked_for(serve, tmp_path):
     served = serve(read_examples(find_rows(str(tmp_path / "run")), "de"))
     body = served.get()[1] + served.post("ann", 0, "0.5")[1]
     assert '<html lang="de">' in body and "Satz 1" in body and "Sentence 1" not in body
+
+
+def test_a_request_whose_bytes_do_not_come_is_ended(served, monkeypatch):
+    monkeypatch.setattr("sts_dino.eval.audit.annotate._Handler.timeout", 0.5)
+    with socket.create_connection(served.page.server_address, timeout=10) as raw:
+        raw.sendall(f"POST {served.page.root} HTTP/1.1\r\n".encode())
+        assert raw.recv(100) == b""
+    assert served.get()[0] == 200

@@ -20,6 +20,7 @@ from tiny_lm import make_tokenizer
 
 from sts_dino.experiments import chat_ways
 from sts_dino.experiments.chat_ways import (
+    BEST_OF_N,
     ChatWays,
     Outcomes,
     WayRun,
@@ -40,7 +41,7 @@ VERBOSE = {"content": "", "stopping_word": "", "truncated": False}
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_docs_have_the_measured_table_and_the_default_is_its_best_way():
+def test_the_docs_have_the_measured_table_and_best_of_n_is_its_best_way():
     kept = ROOT / "experiments/results/chat_ways.json"
     result = ChatWays.model_validate_json(kept.read_bytes())
     page = (ROOT / "docs/backends.md").read_text(encoding="utf-8")
@@ -50,7 +51,7 @@ def test_the_docs_have_the_measured_table_and_the_default_is_its_best_way():
         way: figures.judges["embeddinggemma-300m"] for way, figures in result.ways.items()
     }
     best = max(independent, key=lambda way: independent[way].agreement.value)
-    assert best == "best-of-n"
+    assert best == BEST_OF_N
     assert str(independent[best].over_plain) in page
 
 

@@ -143,7 +143,10 @@ def test_scratch_that_is_damaged_or_of_an_earlier_run_is_rebuilt(whole, lm, tmp_
 
 
 def test_a_damaged_record_of_seconds_is_one_line(tmp_path):
-    damages = ('{"seconds": 1', '{"seconds": 1}', "[]", '{"seconds": null, "rows": 1}')
+    damages = (
+        *('{"seconds": 1', '{"seconds": 1}', "[]", '{"seconds": null, "rows": 1}'),
+        '{"seconds": 1, "rows": Infinity}',
+    )
     for content in damages:
         (tmp_path / "run.timing.json").write_text(content)
         with pytest.raises(InputError, match=r"run\.timing\.json: is damaged; remove it"):

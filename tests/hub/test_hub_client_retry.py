@@ -121,7 +121,7 @@ NO_WAITS = [
         (429, {}, None),
         *((503, {"Retry-After": asked}, None) for asked in NO_WAITS),
         # no float, no int
-        *((429, {"RateLimit": QUOTA.format(0, "9" * digits)}, None) for digits in (9, 400)),
+        *((429, {"RateLimit": QUOTA.format(0, "9" * digits)}, None) for digits in (9, 400, 5000)),
     ],
 )
 def test_the_hub_says_how_long_and_a_wait_that_is_none_is_not_waited_for(status, headers, seconds):

@@ -136,8 +136,9 @@ def test_a_folder_on_an_absent_drive_is_refused(monkeypatch):
         make_folder(Path("/absent"))
 
 
-def test_a_damaged_note_of_paths_counts_as_missing(tmp_path):
-    (tmp_path / "run.places.json").write_text("{", encoding="utf-8")
+@pytest.mark.parametrize("text", ["[]", "null", "{"])
+def test_a_damaged_note_of_paths_counts_as_missing(tmp_path, text):
+    (tmp_path / "run.places.json").write_text(text, encoding="utf-8")
     assert read_path_settings(tmp_path / "run") == []
 
 

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from sts_dino.__main__ import main
 from sts_dino.hub.errors import InputError
 from sts_dino.hub.process import remove_unusable_values, require_usable
 
@@ -76,3 +77,19 @@ def test_the_command_lets_threads_sleep_while_they_wait_unless_the_user_says_oth
             [sys.executable, "-c", script], env=environment, capture_output=True, text=True
         )
         assert f"OMP_WAIT_POLICY = '{used}'" in done.stderr
+
+
+def test_a_number_that_no_command_needs_is_ignored_with_a_warning(monkeypatch, capsys):
+    monkeypatch.setenv("TQDM_MININTERVAL", "abc")
+    remove_unusable_values()
+    printed = capsys.readouterr().err
+    assert printed == "warning: TQDM_MININTERVAL: is ignored, it is not a number ('abc')\n"
+    assert "TQDM_MININTERVAL" not in os.environ
+
+
+def test_the_command_line_prints_the_warning(monkeypatch, capsys):
+    monkeypatch.setenv("TQDM_MININTERVAL", "abc")
+    monkeypatch.setattr("sys.argv", ["sts-dino", "--version"])
+    main()
+    printed = capsys.readouterr().err
+    assert printed == "warning: TQDM_MININTERVAL: is ignored, it is not a number ('abc')\n"

@@ -155,6 +155,12 @@ def test_its_domains_are_those_of_the_experiment():
     assert f"| {' | '.join(cells)} |" in table
 
 
+def test_its_gain_over_simcse_is_that_of_the_experiment():
+    gains = kept("domains_simcse.json")["over_first"]
+    gain = Estimate.model_validate(gains["teacher, base and pairs"])
+    assert f"{gain.score:.2f} [{gain.low:.2f}, {gain.high:.2f}] over SimCSE" in PAGE
+
+
 def test_the_taught_start_has_the_figures_of_its_results():
     page = (ROOT / "docs/teacher.md").read_text(encoding="utf-8")
     seven = kept("minilm_taught.json")["averages"][0]

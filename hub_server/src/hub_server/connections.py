@@ -126,20 +126,25 @@ def make_connection_class(patience: float) -> type[TimedConnection]:
 
     The limit fits this process's limit of open files: each connection may hold one more file open.
     """
-    open_files = _get_open_file_limit() - _OTHER_OPEN_FILES
+    open_files = _raise_open_file_limit() - _OTHER_OPEN_FILES
     most = max(_LEAST_CONNECTIONS, min(_MOST_CONNECTIONS, open_files // 2))
     return type("Connection", (TimedConnection,), {"patience": patience, "most": most})
 
 
-def _get_open_file_limit() -> int:
-    """Return this process's limit of open files; ``_MANY_OPEN_FILES`` if there is none."""
+def _raise_open_file_limit() -> int:
+    """Raise this process's limit of open files to ``_MANY_OPEN_FILES`` where allowed; return it."""
     try:
         import resource
     except ModuleNotFoundError:  # Windows has no such limit
         return _MANY_OPEN_FILES
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limit == resource.RLIM_INFINITY:  # a negative number
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:  # a negative number
         return _MANY_OPEN_FILES
+    allowed = _MANY_OPEN_FILES
+    if hard != resource.RLIM_INFINITY:
+        allowed = min(hard, _MANY_OPEN_FILES)
+    limit = max(soft, allowed)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     return limit
 
 

@@ -90,8 +90,9 @@ def _start_child(process: Any, connection: Connection) -> None:
     """
     with _START_LOCK, connection:
         # pyarrow imports pandas for its first scalar, which takes longer than most searches.
+        # A child also imports the main module.
         if _HAS_FORKSERVER:
-            _CONTEXT.set_forkserver_preload([_CARDS, _ROWS, "pandas"])
+            _CONTEXT.set_forkserver_preload([_CARDS, _ROWS, "pandas", "hub_server.server"])
         try:
             process.start()
         except (EOFError, OSError) as error:
