@@ -121,13 +121,15 @@ def measure_tree_rss_mb() -> float:
     return total / _MIB
 
 
-def remove_unusable_values() -> None:
+def remove_unusable_values() -> list[str]:
     """Remove environment variables whose values would break the import of a library.
 
     Call this function before a command imports its libraries. ``require_usable`` raises the error
     over a removed variable of the Hub, in the commands that need the Hub. A removed HF_ENDPOINT is
-    replaced by an address that no machine has. The other variables are removed with a warning on
-    standard error; no command needs them.
+    replaced by an address that no machine has. No command needs the other variables.
+
+    Returns:
+        One line of warning for each other variable that was removed.
     """
     # variables of the Hub, whose error is kept for ``require_usable``
     for name in _VARIABLES_THAT_BREAK_IMPORTS:
@@ -141,12 +143,14 @@ def remove_unusable_values() -> None:
                 os.environ[name] = "https://hub.invalid"
 
     # variables of progress bars and of datasets
+    warnings = []
     for name in _NUMBER_VARIABLES:
         try:
             float(os.environ.get(name, "0"))
         except ValueError:
             value = os.environ.pop(name)
-            print(f"warning: {name}: is ignored, it is not a number ({value!a})", file=sys.stderr)
+            warnings.append(f"{name}: is ignored, it is not a number ({value!a})")
+    return warnings
 
 
 def require_usable(of_hub: bool = False) -> None:

@@ -32,7 +32,8 @@ def main() -> None:
     old_install = find_old_install()
     if old_install:
         print(f"warning: {old_install}", file=sys.stderr)
-    remove_unusable_values()
+    for warning in remove_unusable_values():
+        print(f"warning: {warning}", file=sys.stderr)
 
     from sts_dino.cli import run_command
 
