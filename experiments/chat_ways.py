@@ -278,10 +278,15 @@ def main(
 
 
 def require_server_model(server: str) -> str:
-    """Return the name of the model in NAME@URL. Raises InputError for any other text."""
+    """Return the name of the model that NAME@URL or openai/NAME names.
+
+    Raises InputError for a text that names no server, and for a URL that cannot be used.
+    """
     served = parse_server("NAME@URL", server)
     if served is None:
-        raise InputError("NAME@URL", f"{server!r} is no server", allowed="NAME@http://HOST:PORT/v1")
+        raise InputError(
+            "NAME@URL", f"{server!r} is no server", allowed="NAME@http://HOST:PORT/v1, openai/NAME"
+        )
     return served.model
 
 

@@ -69,31 +69,31 @@ class MeasuredEffect(NamedTuple):
     paper_difference: float | None
 
 
-def write_pages(page: Path, plan: Plan, results: Path) -> None:
-    """Write the page of effects, the tables, the power of the seeds, and the plots.
+def write_pages(page: Path, plan: Plan, kept_results: Path) -> None:
+    """Write the page of effects, the tables, the power analysis, and the plots.
 
-    The plots are written to ``results/`` beside the page; ``results`` gets the tables
-    (``README.md``) and the power (``power.md``).
+    The plots go to the subfolder ``results`` of the page's folder. The tables (``README.md``) and
+    the power analysis (``power.md``) go to the folder of the kept results.
 
     Args:
         page: the page of effects.
         plan: the plan.
-        results: the folder of the kept results.
+        kept_results: the folder of the kept results, a JSON file per experiment.
 
-    Raises InputError for a result of another form, and for an unknown paper or table.
+    Raises InputError for a file that is not a valid result, and for an unknown paper or table.
     """
-    run_experiments = list_run_experiments(plan, results)
+    run_experiments = list_run_experiments(plan, kept_results)
     for name, svg in draw_plots(run_experiments).items():
         write_text(page.parent / "results" / f"{name}.svg", svg)
     write_text(page, format_summary(plan, run_experiments))
-    write_text(results / "README.md", format_tables(plan, run_experiments))
-    write_text(results / "power.md", format_power(run_experiments))
+    write_text(kept_results / "README.md", format_tables(plan, run_experiments))
+    write_text(kept_results / "power.md", format_power(run_experiments))
 
 
 def list_run_experiments(plan: Plan, results: Path) -> list[RunExperiment]:
     """List the experiments of a plan that have a result in the folder ``results``.
 
-    Raises InputError for a result of another form.
+    Raises InputError for a file that is not a valid result.
     """
     run_experiments = []
     for experiment in plan.experiments:
@@ -272,9 +272,10 @@ def get_paper_difference(experiment: Experiment, effect: Effect) -> float | None
 
 
 def get_paper_row(experiment: Experiment, name: str) -> dict[str, float]:
-    """Return column → number that the paper prints for a row of ours, shares x 100.
+    """Return column → number that the paper prints beside our row ``name``; shares are x 100.
 
-    Empty for a row that the paper lacks, and without the paper's table.
+    Empty when the experiment has no table of a paper, or our row no row of it. Raises InputError
+    for an unknown paper, table or row of the paper.
     """
     row = {**experiment.rows, **experiment.beside}.get(name)
     if experiment.printed is None or row is None:

@@ -412,15 +412,16 @@ class Pilots:
     def extrapolate_seconds(self, total: int) -> float:
         """Estimate the seconds of a run of ``total`` source sentences from the pilots' seconds.
 
-        Beyond the largest pilot, a source sentence takes as long as between the two largest
-        pilots: the seconds to fill and to drain the batch cancel out. Where the largest pilot is
-        too small to fill a batch, a source sentence takes its average seconds, so that the estimate
-        of a slow model is rather too long than too short.
+        Beyond the largest pilot, each source sentence takes the largest pilot's average seconds.
+        The seconds between the two largest pilots replace the average if they are fewer: the
+        seconds to fill and to drain the batch cancel out there. They are compared only if the
+        largest pilot has twice the second size, so that it fills a batch and the difference is more
+        than noise.
         """
         largest = self.largest
         per_sentence = largest.seconds / largest.source_sentences
-        # a pilot beyond the second size fills a batch; a server has no such pilot
-        if largest.source_sentences > PILOT_SIZES[-2]:
+        # A server has no pilot of this size.
+        if largest.source_sentences >= 2 * PILOT_SIZES[-2]:
             smaller = self.pilots[-2]
             more_sentences = largest.source_sentences - smaller.source_sentences
             growth = (largest.seconds - smaller.seconds) / more_sentences

@@ -297,9 +297,11 @@ def write_for_card(series: Series, repeats: Repeats) -> None:
 
 
 def format_repeats(repeats: Repeats) -> str:
-    """Format a table with a row per task: runs, mean ± sample standard deviation, extremes; x 100.
+    """Format a table with one row per task.
 
-    A single run has no standard deviation.
+    The columns are the task, the split, the number of runs, mean ± sample standard deviation, and
+    the lowest and highest score. Scores are x 100, as in ``repeats``. A single run has no standard
+    deviation.
     """
     rows = [("task", "split", "runs", "mean ± sd", "min - max")]
     for item in repeats.summaries:

@@ -16,7 +16,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from shlex import join, quote
 from tempfile import TemporaryDirectory
@@ -726,7 +725,7 @@ def estimate_adaptation(adaptation: Adaptation) -> AdaptationEstimate:
 def _read_estimate(path: Path, key: Sequence[object]) -> AdaptationEstimate | None:
     """Return the estimate in ``path`` that was saved under ``key``; None without one.
 
-    A damaged file, or one of another version, counts as none.
+    A file that is not JSON, or whose fields are not those of an estimate, counts as none.
     """
     if not path.is_file():
         return None
@@ -738,12 +737,12 @@ def _read_estimate(path: Path, key: Sequence[object]) -> AdaptationEstimate | No
 
 
 def estimate_teaching(adaptation: Adaptation, texts: Sequence[str], generated: int) -> float:
-    """Return the seconds of the step ``teach``, from a run on ``TEACHER_PILOT_TEXTS`` texts.
+    """Return the seconds of the step ``teach``, by a run on ``TEACHER_PILOT_TEXTS`` texts at most.
 
     Args:
         adaptation: the recipes.
-        texts: texts of the corpus.
-        generated: the number of texts that are generated.
+        texts: texts of the corpus, each one line, of which at least ``FEWEST_TEXTS`` differ.
+        generated: the predicted number of generated texts.
 
     Raises InputError or RunError when the pilot fails.
     """
@@ -756,7 +755,8 @@ def estimate_teaching(adaptation: Adaptation, texts: Sequence[str], generated: i
         facts = read_answer("teach", *words, "--json", shown_prefix="encoding with ")
         seconds = time.monotonic() - started
 
-    # Starting takes the same time for any number of texts; encoding grows with the number.
+    # Starting takes the same time for any number of texts; encoding grows with the number. The
+    # step reads the generated texts and the first sentences of the corpus.
     starting = seconds - facts["seconds"]
     count = min(MOST_TEXTS, generated + len(read_sentences(adaptation.dataset_recipe)))
     return float(starting + facts["seconds"] * count / facts["texts"])
@@ -835,15 +835,21 @@ def compute_estimate(
 
 
 def sample_texts(adaptation: Adaptation) -> list[str]:
-    """Return the first ``TIMED_TEXTS`` texts of a corpus file, or the project's example sentences.
+    """Return the first distinct texts of a corpus file, or the project's example sentences.
 
-    The examples stand for a corpus that is no file. Raises InputError for a file that cannot be
-    read.
+    A file gives ``TIMED_TEXTS`` texts at most. The examples stand for a corpus that is no file.
+    Raises InputError for a file that cannot be read.
     """
     source = adaptation.dataset.source
     if source.kind == "file" and source.path:
         rows = read_file_rows(Path(source.path), source.columns, source.path, source.encoding)
-        return list(islice((row[0] for row in rows if row[0].strip()), TIMED_TEXTS))
+        texts: dict[str, None] = {}
+        for text, *_ in rows:
+            if text.strip():
+                texts[text] = None
+            if len(texts) == TIMED_TEXTS:
+                break
+        return list(texts)
     rows = read_file_rows(find_asset("examples/sts.tsv"), ("text1",), "examples")
     return [row[0] for row in rows]
 

@@ -53,8 +53,14 @@ logger = logging.getLogger(__name__)
 
 FEWEST_TO_TRAIN = 40  # source sentences: fewer train no encoder
 HUB_ID = re.compile(r"(?!\.)[\w.-]+/[\w.-]+(@[^@]+)?")
+LONGEST_CORPUS_NAME = 80  # letters; a recipe's name has 96 at most, with a suffix such as -encoder
 # Latin letters that Unicode does not decompose into a plain letter and an accent
-_PLAIN_LETTERS = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "ı": "i", "æ": "ae", "œ": "oe"})
+_PLAIN_LETTERS = str.maketrans(
+    {
+        **{"ø": "o", "ł": "l", "đ": "d", "ð": "d", "ħ": "h", "ŧ": "t", "ŋ": "n", "ı": "i"},
+        **{"æ": "ae", "œ": "oe", "þ": "th"},
+    }
+)
 
 app = cli.make_app(__doc__)
 
@@ -490,13 +496,16 @@ def propose_encoder(
 
 
 def make_corpus_name(corpus: str) -> str:
-    """Make a valid name of a corpus's artefacts from its file or repository: ``marz`` for März.
+    """Make the name for a corpus's artefacts from the name of its file or repository.
 
-    A name without Latin letters and digits becomes ``corpus``.
+    ``März 5.txt`` becomes ``marz-5``: letters lose their accents, and whatever is then not a-z or
+    0-9 becomes a hyphen. The name has at most ``LONGEST_CORPUS_NAME`` letters. If nothing is left,
+    it is ``corpus``.
     """
-    stem = Path(corpus).stem
+    stem = Path(corpus.removesuffix(".gz")).stem
     if is_on_hub(corpus):  # a dot in the name of a repository begins no suffix
         stem = corpus.partition("@")[0].rpartition("/")[2]
     decomposed = unicodedata.normalize("NFKD", stem.casefold()).translate(_PLAIN_LETTERS)
     letters = "".join(char for char in decomposed if not unicodedata.combining(char))
-    return re.sub(r"[^a-z0-9]+", "-", letters).strip("-") or "corpus"
+    name = re.sub(r"[^a-z0-9]+", "-", letters).strip("-")
+    return name[:LONGEST_CORPUS_NAME].rstrip("-") or "corpus"

@@ -356,9 +356,10 @@ class TaskReader:
         self._rows: dict[tuple[str, str, Path | None], Rows] = {}
 
     def read(self, entry: Entry) -> TaskData:
-        """Return all rows that scoring the entry needs, from the cache or its source.
+        """Return the rows of every split that scoring the entry needs, from cache or source.
 
-        Raises the errors of ``Source.load`` and ``read_named_file``.
+        With a limit, these are the rows that are drawn from each split. Raises the errors of
+        ``Task.list_splits``, ``Source.load`` and ``read_named_file``.
         """
         # Load the splits that the cache lacks; a recipe may name the file of the only split
         task = entry.task

@@ -408,7 +408,10 @@ class Engine(PromptEncoder):
         self.prefix_ids = prefix_ids
 
     def _read_chunk(self, entry: int, ids: Ids, start: int, end: int) -> None:
-        """Prefill the tokens ``start`` to ``end`` of a shared prefix."""
+        """Prefill the tokens ``start`` to ``end`` (exclusive) of the shared prefix ``ids``.
+
+        The cache holds the prefix as ``entry``, with the tokens before ``start`` already there.
+        """
         cache = self._caches.shared_prefixes
         rows = end - start
         length = round_length(end)
@@ -431,7 +434,7 @@ class Engine(PromptEncoder):
         chunk = Pass(
             ids=np.array(ids[start:end]),
             positions=np.arange(start, end),
-            output_rows=np.array([rows - 1]),
+            output_rows=np.array([rows - 1]),  # unused; a pass has at least one row of logits
             writes=[write],
             levels=[level],
         )

@@ -71,8 +71,9 @@ class Header(NamedTuple):
 def read_header(file: str) -> Header:
     """Return a file's metadata, its tensors, and where their data start.
 
-    Of the tokenizer's tokens, the metadata have the number alone. A damaged file raises whatever
-    transformers' reader raises, e.g. ValueError or struct.error.
+    The metadata have the length of an array of strings, e.g. of the tokenizer's tokens, in place of
+    the array. A damaged file raises any exception, e.g. ValueError or struct.error; callers
+    convert it.
     """
     blob = np.memmap(file, mode="r", dtype=np.uint8)
     metadata, count, end = _read_metadata(blob, file)

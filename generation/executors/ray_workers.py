@@ -216,8 +216,8 @@ def convert_memory_errors(purpose: str) -> AbstractContextManager[None]:
 def read_code_versions() -> dict[str, str]:
     """Return name → version of everything that must be the same on all nodes.
 
-    These are the libraries and the code that decide bytes, and a digest of all modules that a
-    worker imports.
+    These are the versions on which a dataset's bytes depend (``get_versions``), and under
+    ``CLUSTER_CODE`` one digest of every module of ours that a worker imports.
     """
     modules = hash_reachable_modules(__name__)
     return get_versions() | {CLUSTER_CODE: combine_hashes(modules)}

@@ -7,6 +7,7 @@ import tracemalloc
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from huggingface_hub import CommitOperationAdd, CommitOperationCopy, CommitOperationDelete
@@ -18,7 +19,10 @@ from huggingface_hub.errors import (
 )
 from local_hub import PART_BYTES, Log, ask, commit_body, file_line, post_commit, status_of
 
+from hub_server.handlers import lfs
 from hub_server.storage import trees
+from hub_server.storage.blobs import BlobStore
+from hub_server.storage.errors import HubError
 from hub_server.storage.trees import compute_object_id, make_lfs_pointer
 
 pytest_plugins = ["local_hub"]
@@ -317,3 +321,15 @@ def test_commit_pages(hub_api, repo, local_hub):
     assert (
         ask(local_hub, "GET", f"/api/datasets/{repo}/commits/main").headers["X-Total-Count"] == "56"
     )
+
+
+def test_a_repeated_request_succeeds_when_the_first_one_has_taken_its_parts(monkeypatch, tmp_path):
+    """The first request records the upload and drops the parts while the second joins them."""
+    finished = iter([False, True, False, False])
+    monkeypatch.setattr(lfs, "check_signature", lambda call: None)
+    monkeypatch.setattr(lfs, "_is_finished", lambda call: next(finished))
+    args = {"size": "8", "part_bytes": "4", "upload": "ab", "oid": "0" * 64, "repo": "1"}
+    call = SimpleNamespace(hub=SimpleNamespace(blobs=BlobStore(tmp_path)), args=args)
+    assert lfs.finish_upload(call) == {"success": True}
+    with pytest.raises(HubError, match="parts of this upload are missing"):
+        lfs.finish_upload(call)

@@ -187,7 +187,7 @@ def measure_texts(
     Args:
         location: the corpus, for errors.
         columns: the names of the columns of texts; empty for a .txt file.
-        cells: the texts; ``PROFILED_ROWS`` of them are read.
+        cells: the texts; the first ``PROFILED_ROWS`` are measured.
         language: the language code that the user gave; None: it is recognised.
         kind: the kind of texts that the user gave; None: it is recognised.
 
@@ -196,9 +196,8 @@ def measure_texts(
     _require_known_choices(language, kind)
 
     # Separate the usable texts, and count the faults of the others.
-    reader = iter(cells)
-    texts = [cell.strip().removeprefix(MARK).strip() for cell in islice(reader, PROFILED_ROWS)]
-    is_whole = next(reader, None) is None
+    texts = [cell.strip().removeprefix(MARK).strip() for cell in islice(cells, PROFILED_ROWS)]
+    is_whole = next(cells, None) is None
     counts = dict.fromkeys(FAULTS, 0)
     passages = 0
     usable: list[str] = []
@@ -440,7 +439,7 @@ def _get_known_licence(repo_id: str, license_id: str | None) -> str | None:
         return license_id
     problem = "no licence"
     if license_id:
-        problem = f"the unknown licence {join_lines(license_id)!r}"
+        problem = f"{join_lines(license_id)!r}, which is not one known licence"
     logger.info(
         f"{repo_id}: its card names {problem}, so its texts count as unlicensed; "
         "if you know better: --license"

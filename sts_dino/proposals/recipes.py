@@ -317,10 +317,10 @@ def _find_gguf_file(path: Path) -> Path | None:
 
     Returns None for anything else.
     """
-    files = [path]
-    if not path.is_file():
-        files = list(path.glob("*.gguf"))
-    if len(files) != 1 or files[0].suffix != ".gguf" or (path / "config.json").is_file():
+    if path.is_file():
+        return path if path.suffix == ".gguf" else None
+    files = list(path.glob("*.gguf"))
+    if len(files) != 1 or (path / "config.json").is_file():
         return None
     return files[0]
 

@@ -124,6 +124,9 @@ def test_the_time_beyond_the_pilots_grows_as_between_the_two_largest():
     assert slow.extrapolate_seconds(160) == pytest.approx(100)
     noisy = plan.Pilots([pilots[0], make_pilot(16, 40.0), pilots[2]], prefix_seconds=3.0)
     assert noisy.extrapolate_seconds(128) == pytest.approx(68)
+    # pilots of nearly equal size differ by noise alone
+    close = plan.Pilots([*pilots[:2], make_pilot(17, 10.1)], prefix_seconds=3.0)
+    assert close.extrapolate_seconds(170) == pytest.approx(101)
 
 
 def test_an_estimate_names_time_rows_memory_and_keep_rates():

@@ -57,6 +57,8 @@ def run(*words):
         ("Łódź.txt", "lodz"),
         ("日本.txt", "corpus"),
         ("org/Wiki-1.5@v1.0", "wiki-1-5"),
+        ("Þing í Garður.csv.gz", "thing-i-gardur"),
+        ("b" * 120 + ".txt", "b" * 80),
     ],
 )
 def test_a_name_keeps_its_letters_without_their_accents(corpus, stem):

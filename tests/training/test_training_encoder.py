@@ -26,6 +26,9 @@ from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
     AutoTokenizer,
+    CanineConfig,
+    CanineModel,
+    CanineTokenizer,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
@@ -68,6 +71,14 @@ def make_spec(folder, **changes):
 def make_encoder(folder, lora=None, **changes):
     spec = make_spec(folder, **changes)
     return build_encoder(spec, find_base(spec), lora).eval()
+
+
+def test_a_base_whose_config_has_no_vocabulary_is_refused(tmp_path):
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    CanineModel(CanineConfig(**sizes, intermediate_size=16)).save_pretrained(tmp_path)
+    CanineTokenizer().save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=r"cannot be loaded: .*vocab_size"):
+        make_encoder(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])

@@ -266,7 +266,8 @@ def make_self_pairs(rows: Dataset, limit: int | None) -> Dataset:
     # The texts row by row, each row's columns in turn. The columns lie one after another, so the
     # transposed positions (rows, columns) give that order.
     table = rows.with_format("arrow")[:]
-    columns = [table[name].cast(pa.string()).combine_chunks() for name in table.column_names]
+    # A large string has 64-bit offsets: the texts of a large corpus exceed 2 GiB.
+    columns = [table[name].cast(pa.large_string()).combine_chunks() for name in table.column_names]
     positions = np.arange(len(columns) * len(rows)).reshape(len(columns), len(rows))
     row_order = pa.array(positions.T.ravel())
     texts = pc.unique(pa.concat_arrays(columns).take(row_order))

@@ -117,7 +117,8 @@ def find_base(spec: Encoder, key: str = "base") -> Base:
 def _check_ids(folder: Path, where: str) -> None:
     """Raise InputError when the tokenizer gives a text or its padding an id beyond the embedding.
 
-    Config and tokenizer are loaded, without code from the folder; InputError when they cannot be.
+    Config and tokenizer are loaded without code from the folder. InputError also when they cannot
+    be loaded, or when the config has no ``vocab_size``.
     """
     from transformers import AutoConfig, AutoTokenizer
 
@@ -125,7 +126,7 @@ def _check_ids(folder: Path, where: str) -> None:
         config = AutoConfig.from_pretrained(folder, **NO_CODE)
         tokenizer = AutoTokenizer.from_pretrained(folder, **NO_CODE)
         used = [*tokenizer("A text.").input_ids, tokenizer.pad_token_id]
-    require_ids(tokenizer, config.get_text_config().vocab_size, where, used)
+        require_ids(tokenizer, config.get_text_config().vocab_size, where, used)
 
 
 def _fetch_base(spec: Encoder, repo_id: str) -> tuple[str | None, Path]:

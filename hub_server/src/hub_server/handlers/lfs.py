@@ -141,23 +141,28 @@ def finish_upload(call: Call) -> dict:
     """Join the parts of a multipart upload.
 
     The request's body is ignored: the signed address holds the number of parts. Raises HubError 403
-    for a bad signature, 400 for a missing part or another content.
+    for a bad signature, 400 for a missing part or content that does not match the address.
     """
     check_signature(call)
-    size = int(call.args["size"])
-    parts = _compute_ceiling(size, int(call.args["part_bytes"]))
+    parts = _compute_ceiling(int(call.args["size"]), int(call.args["part_bytes"]))
     upload = call.args["upload"]
-    with call.hub.database.begin_read() as db:
-        is_complete = is_owned(db, int(call.args["repo"]), call.args["oid"], size)
-    # A client sends this request again after a lost answer; by then the parts are gone.
-    if not is_complete:
+    # A client sends this request again after a lost answer. The parts may be gone by then, or may
+    # go while this request joins them.
+    if not _is_finished(call):
         chunks = call.hub.blobs.iter_part_chunks(upload, parts)
         try:
             _store_object(call, lambda staging: staging.add(chunks))
         except FileNotFoundError as error:
-            raise HubError(400, "Some parts of this upload are missing") from error
+            if not _is_finished(call):
+                raise HubError(400, "Some parts of this upload are missing") from error
     call.hub.blobs.drop_parts(upload)
     return {"success": True}
+
+
+def _is_finished(call: Call) -> bool:
+    """Return whether the repo has the file that the upload address names."""
+    with call.hub.database.begin_read() as db:
+        return is_owned(db, int(call.args["repo"]), call.args["oid"], int(call.args["size"]))
 
 
 def check_signature(call: Call) -> None:
