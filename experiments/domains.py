@@ -231,7 +231,7 @@ def choose_names(option: str, requested: list[str] | None, known: Sequence[str])
             raise InputError(
                 option,
                 f"unknown: {name}",
-                allowed=", ".join(known),
+                allowed=list(known),  # quoted: a row's name may hold a comma
                 hint=suggest_choice(name, known),
             )
     return list(dict.fromkeys(requested or known))

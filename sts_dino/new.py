@@ -57,8 +57,17 @@ LONGEST_CORPUS_NAME = 80  # letters; a recipe's name has 96 at most, with a suff
 # Latin letters that Unicode does not decompose into a plain letter and an accent
 _PLAIN_LETTERS = str.maketrans(
     {
-        **{"ø": "o", "ł": "l", "đ": "d", "ð": "d", "ħ": "h", "ŧ": "t", "ŋ": "n", "ı": "i"},
-        **{"æ": "ae", "œ": "oe", "þ": "th"},
+        "ø": "o",
+        "ł": "l",
+        "đ": "d",
+        "ð": "d",
+        "ħ": "h",
+        "ŧ": "t",
+        "ŋ": "n",
+        "ı": "i",
+        "æ": "ae",
+        "œ": "oe",
+        "þ": "th",
     }
 )
 
