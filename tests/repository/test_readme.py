@@ -170,6 +170,8 @@ def test_the_taught_start_has_the_figures_of_its_results():
     for row in ("taught start", "taught start, teacher, base and pairs"):
         gain = Estimate.model_validate(result["over_first"][row])
         assert f"{gain.score:.2f} [{gain.low:.2f}, {gain.high:.2f}]" in page, row
+    for gain in map(Estimate.model_validate, kept("domains_losses.json")["over_first"].values()):
+        assert f"{gain.score:+.2f} [{gain.low:.2f}, {gain.high:.2f}]" in page
     for name in ("domains_120.json", "domains_50.json"):
         gain = Estimate.model_validate(kept(name)["over_first"]["teacher, base and pairs"])
         assert f"{gain.score:.2f} [{gain.low:.2f}, {gain.high:.2f}]" in page, name
