@@ -529,6 +529,15 @@ def test_the_built_in_model_gets_no_advice_on_examples(tmp_path, monkeypatch):
     assert "reads no examples: take another one (--lm)" in text and "few_shot" not in text
 
 
+def test_the_pilots_read_distinct_texts_of_a_repetitive_corpus(tmp_path):
+    lines = ["the same"] * adapt.TIMED_TEXTS + [f"text {number}" for number in range(30)]
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n".join(lines), encoding="utf-8")
+    source = SimpleNamespace(kind="file", path=str(corpus), columns=(), encoding=None)
+    adaptation = SimpleNamespace(dataset=SimpleNamespace(source=source))
+    assert adapt.sample_texts(adaptation) == lines[adapt.TIMED_TEXTS - 1 :]
+
+
 def test_an_estimate_is_made_once_for_the_same_recipes(corpus, tmp_path, monkeypatch):
     found = proposed(corpus, tmp_path / "out", "builtin")
     asked = []
