@@ -51,7 +51,8 @@ class PublishedDataset(datasets.ArrowBasedBuilder):
     def _split_generators(self, dl_manager):
         """Return the splits of the config that have rows, with their downloaded shards.
 
-        Raises ValueError, which names the configs with rows, when this config has none.
+        ``dl_manager`` downloads files of the repository. Raises ValueError, which names the configs
+        with rows, when this config has none.
         """
         # the library replaces open() so that a file can be streamed
         with open(dl_manager.download("manifest.json"), encoding="utf-8") as stream:  # noqa: PTH123
@@ -75,7 +76,10 @@ class PublishedDataset(datasets.ArrowBasedBuilder):
         ]
 
     def _generate_tables(self, files):
-        """Yield (key, table) of at most ``BATCH_ROWS`` rows from parquet files, in order."""
+        """Yield (key, table) of at most ``BATCH_ROWS`` rows from parquet files, in order.
+
+        ``files``: the local paths of the files. A key is distinct for each table.
+        """
         for number, file in enumerate(files):
             # the library replaces open() so that a file can be streamed
             with open(file, "rb") as stream:  # noqa: PTH123

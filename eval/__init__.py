@@ -1,5 +1,5 @@
-"""Scores of sentence encoders, each with its interval; this package never trains an encoder.
+"""Measurements of sentence encoders and of datasets, most with a 95 % interval.
 
-Import from the modules (``from sts_dino.eval.scoring.cosines import ...``); importing the package
-by its bare name hides the builtin.
+This package never trains an encoder. Import from the modules (``from
+sts_dino.eval.scoring.cosines import ...``): ``from sts_dino import eval`` hides the builtin.
 """

@@ -14,9 +14,10 @@ WORD_PATTERN = re.compile(r"\w+|[^\w\s]")
 
 
 def random_words(texts: Sequence[str]) -> NDArray[np.float32]:
-    """Return the mean of each text's random word vectors, float32 of shape [texts, 300].
+    """Return the mean of each text's random word vectors, float32, (texts, 300).
 
-    Words are lower-cased; a punctuation mark is a word. Texts without words share one vector.
+    ``texts`` has at least one text. Words are lower-cased; a punctuation mark is a word. Texts
+    without words share one vector.
     """
     means = []
     for text in texts:
@@ -26,6 +27,6 @@ def random_words(texts: Sequence[str]) -> NDArray[np.float32]:
 
 
 def _make_word_vector(word: str) -> NDArray[np.float32]:
-    """Standard normal numbers seeded by the word's hash: the same on every machine."""
+    """Return standard normal numbers seeded by the word's hash, (300,), equal on every machine."""
     seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:8], "big")
     return np.random.default_rng(seed).standard_normal(VECTOR_SIZE).astype(np.float32)

@@ -89,8 +89,9 @@ class JudgeFigures(Frozen):
     """Label agreement of a way by one judge; intervals resample source sentences.
 
     agreement: share of pairs whose place in the judge's order is their label's.
-    labels: label → the same share of its pairs.
-    over_plain: the agreement minus that of the way ``plain``; None without it.
+    labels: label → that share among the pairs of the label.
+    over_plain: the agreement minus that of the way ``plain``; None for ``plain`` itself, and when
+    ``plain`` was not run.
     """
 
     agreement: Interval
@@ -105,7 +106,8 @@ class WayFigures(Frozen):
     after all filters.
     kept_of_wanted, kept_of_paid: shares with Wilson's intervals.
     prompt_tokens, completion_tokens: as the server counts them; None in this process.
-    seconds: of generation. was_resumed: whether a killed run was resumed: some seconds are missing.
+    seconds: of generation. was_resumed: whether a killed run was resumed; then ``seconds`` lacks
+    those before the kill.
     rejected: reason → texts.
     judges: judge → figures.
     gain: score of the encoder that the pairs trained, minus that of the encoder as published; None
@@ -133,7 +135,8 @@ class ChatWays(Frozen):
     sentences: the number of source sentences. corpus, sha256: their file.
     candidates, choices, selector: settings of ``best-of-n``. selecting_judge: the judge that is the
     selector, too, so that its agreement flatters this way.
-    seeds: training seeds of the encoders; 0: none was trained. task: on which they are scored.
+    seeds: number of training seeds; 0: no encoder was trained. task: the task and split on which
+    the encoders are scored; None without encoders.
     """
 
     model: str
@@ -154,7 +157,9 @@ class ChatWays(Frozen):
 class WayRun:
     """The finished run of a way.
 
-    was_resumed: as of ``WayFigures``. encoder: the recipe of an encoder for its pairs.
+    directory: the run directory. was_resumed: whether a killed generation was resumed, so that its
+    timing lacks the seconds before the kill. encoder: the file of the recipe that ``sts-dino new``
+    proposed for an encoder.
     """
 
     directory: Path
@@ -278,14 +283,16 @@ def main(
 
 
 def require_server_model(server: str) -> str:
-    """Return the name of the model that NAME@URL or openai/NAME names.
+    """Return the model's name in ``server``, which is NAME@URL or openai/NAME.
 
-    Raises InputError for a text that names no server, and for a URL that cannot be used.
+    Raises InputError for a text of another form, and for a URL that cannot be used.
     """
     served = parse_server("NAME@URL", server)
     if served is None:
         raise InputError(
-            "NAME@URL", f"{server!r} is no server", allowed="NAME@http://HOST:PORT/v1, openai/NAME"
+            "NAME@URL",
+            f"{server!r} is not a server",
+            allowed="NAME@http://HOST:PORT/v1, openai/NAME",
         )
     return served.model
 
@@ -293,7 +300,8 @@ def require_server_model(server: str) -> str:
 def locate_encoder(option: str, name: str) -> str:
     """Return the folder of an encoder that a user named.
 
-    Raises InputError for an encoder that is not on this machine, and for a folder without one.
+    Raises InputError, naming ``option``, for an encoder that is not on this machine; and InputError
+    for a folder that holds no encoder.
     """
     place = find_local_encoder(name) or name
     if not Path(place).is_dir():
@@ -305,9 +313,10 @@ def locate_encoder(option: str, name: str) -> str:
 
 
 def make_contrast(labels: Sequence[str]) -> dict[str, Any]:
-    """Return the section ``model.server.contrast`` for two or three labels of ``CONTRAST_KEYS``.
+    """Return the recipe section ``model.server.contrast``: an instruction, and label → JSON key.
 
     The instruction is English for texts of any language: the examples show the language.
+    ``labels``: two or three keys of ``CONTRAST_KEYS``.
     """
     keys: dict[str, str] = {}
     meanings: list[str] = []
@@ -329,7 +338,7 @@ def make_way(
     encoder: Mapping[str, str] | None = None,
     choices: int = 1,
 ) -> dict[str, Any]:
-    """Return the keys of a recipe that make a way, each with its value; None removes a key.
+    """Return the settings of a recipe that make a way: dotted key → value; None removes a key.
 
     Args:
         way: one of ``WAYS``.
@@ -356,8 +365,8 @@ def make_way(
 class WayMaker:
     """Proposes recipes for a file of sentences, and generates their pairs; each step runs once.
 
-    limit: the number of sentences. lm_license, language: options of ``sts-dino new``; None: it
-    finds them out.
+    limit: the number of sentences. lm_license, language: options of ``sts-dino new``; None:
+    ``sts-dino new`` recognises the value.
     """
 
     def __init__(
@@ -375,7 +384,11 @@ class WayMaker:
         self.options += ["--language", language] if language else []
 
     def propose(self, lm: str) -> Path:
-        """Return the path of the recipe that ``sts-dino new`` proposes for a language model."""
+        """Return the file of the recipe that ``sts-dino new`` proposes for a language model.
+
+        ``lm``: NAME@URL, or what ``sts-dino new --lm`` takes. Raises InputError or RunError when
+        the command fails.
+        """
         key = hash_parts(lm, hash_file(self.sentences), self.options)
         recipe = self.steps.folder / "recipes" / f"{NAME}-{key}.yaml"
         command = ["new", str(self.sentences), "--lm", lm, "--no-probe", "--out", str(recipe)]
@@ -383,7 +396,9 @@ class WayMaker:
         return recipe
 
     def write(self, recipe: Path, way: str, settings: Mapping[str, Any]) -> WayRun:
-        """Return the run of a recipe with the settings of a way; a missing run is generated.
+        """Generate the run of a recipe with the settings of a way, unless it is finished.
+
+        Raises InputError or RunError when the generation fails.
 
         Args:
             recipe: the proposed recipe.
@@ -393,7 +408,7 @@ class WayMaker:
         assignments = [f"{name}={json.dumps(value)}" for name, value in settings.items()]
         key = hash_parts(recipe.read_text(encoding="utf-8"), assignments)
         run = self.steps.folder / "datasets" / f"{way}-{key}"
-        # The timing of a resumed run lacks the seconds before the kill: a file records that
+        # The timing of a resumed run lacks the seconds before the kill; a file records the resume
         mark = run.with_name(f"{run.name}.resumed")
         manifest = read_manifest(run)
         if manifest is not None and not manifest.complete:
@@ -406,8 +421,9 @@ class WayMaker:
 class WayTrainer:
     """Trains the proposed encoder on the pairs of each way, and scores it; each step runs once.
 
-    runs: way → its run. seeds: the number of training seeds of each way. The first evaluation of
-    the encoder's recipe is the task. Raises InputError without one.
+    runs: way → its run. seeds: the number of training seeds of each way. The task is the first
+    evaluation in the proposed recipe of the encoder. Raises InputError for a recipe without
+    evaluations.
     """
 
     def __init__(self, steps: Steps, runs: Mapping[str, WayRun], seeds: int):
@@ -426,27 +442,28 @@ class WayTrainer:
         self.task, *_ = self.recipe.evaluation
 
     def describe_task(self) -> str:
-        """Return the task and the split."""
+        """Return the task and the split as text, e.g. ``stsb/cosine, validation``."""
         return f"{self.task.task}, {self.task.split}"
 
     def measure_gains(self) -> dict[str, Estimate]:
         """Return way → the mean score of its encoders minus the score of the encoder as published.
 
-        The intervals resample the task's rows, and the training seeds with them.
+        Missing trainings and evaluations run first. The intervals resample the task's rows, and the
+        training seeds with them. Raises InputError or RunError when a step fails.
         """
         base = self.recipe.base.location
-        # A folder may hold steps of another language, with another base or task
+        # The key names base and task: the folder may hold steps of another language
         key = f"{PUBLISHED}-{hash_parts(base, self.describe_task())}"
         published = self._score(PUBLISHED, base, key)
         evaluations = {PUBLISHED: {NAME: [published]}}
         for way, run in self.runs.items():
-            folders = [self._train(way, run, seed) for seed in range(1, self.seeds + 1)]
+            folders = [self._evaluate(way, run, seed) for seed in range(1, self.seeds + 1)]
             evaluations[way] = {NAME: folders}
         compared = compare_rows(evaluations, {}, self.seeds, self.task.task, self.task.split)
         return compared.over_first
 
-    def _train(self, way: str, run: WayRun, seed: int) -> Path:
-        """Return the folder of the evaluation of the encoder that the pairs of a way train."""
+    def _evaluate(self, way: str, run: WayRun, seed: int) -> Path:
+        """Train the encoder on a way's pairs and score it; return the folder of the evaluation."""
         recipe = load_recipe(run.encoder, ModelRecipe)
         section = recipe.datasets[0].model_dump(mode="json", exclude_unset=True)
         section |= {"path": str(run.directory), "config": get_finished_config(run.directory)}
@@ -457,7 +474,7 @@ class WayTrainer:
         return self._score(title, str(encoder.path), key)
 
     def _score(self, title: str, encoder: str, key: str) -> Path:
-        """Return the folder of the evaluation of an encoder on the task; a missing one runs.
+        """Score an encoder on the task, unless it has been; return the folder of the evaluation.
 
         Args:
             title: names the step in messages.
@@ -469,9 +486,9 @@ class WayTrainer:
 
 
 def count_sentences(runs: Mapping[str, WayRun]) -> int:
-    """Return the number of source sentences of the runs.
+    """Return the number of source sentences, which is the same for all runs.
 
-    Raises InputError where a model skips sentences that another one takes.
+    Raises InputError for different numbers: a model may skip sentences that another model takes.
     """
     counts = {way: require_complete(run.directory).counts["sources"] for way, run in runs.items()}
     if len(set(counts.values())) > 1:
@@ -482,12 +499,12 @@ def count_sentences(runs: Mapping[str, WayRun]) -> int:
 def measure_ways(
     runs: Mapping[str, WayRun], judge_places: Mapping[str, str], cache: Path
 ) -> dict[str, WayFigures]:
-    """Return the figures of each way, without gains; embeddings are kept in the folder ``cache``.
+    """Return the figures of each way, without gains.
 
     Args:
         runs: way → its run.
         judge_places: name of the judge → its folder.
-        cache: the folder of embeddings.
+        cache: the folder that keeps the embeddings for the next call.
     """
     # Judge the pairs of every way
     figures = {way: read_figures(run) for way, run in runs.items()}
@@ -498,7 +515,7 @@ def measure_ways(
             for way, run in runs.items():
                 outcomes[way][judge] = judge_pairs(run.directory, embeddings)
 
-    # Summarize each way; the sentences of every way are resampled together
+    # Summarize each way; the bootstrap resamples the sentences of all ways together
     every = [outcome for by_judge in outcomes.values() for outcome in by_judge.values()]
     sentences = list(dict.fromkeys(text for outcome in every for text in outcome.first))
     for way, by_judge in outcomes.items():
@@ -511,7 +528,8 @@ def measure_ways(
 def read_figures(run: WayRun) -> WayFigures:
     """Return the figures of a run that need no judge: its texts, tokens and seconds.
 
-    A text is paid for when the model generated it, also if it was rejected later.
+    Paid texts are those that the model generated, rejected texts included. Raises InputError for an
+    unfinished run.
     """
     directory = run.directory
     counts = require_complete(directory).counts
@@ -545,7 +563,11 @@ def read_figures(run: WayRun) -> WayFigures:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """The pairs of a way by one judge: source sentence, label, and whether the pair fits, (n,)."""
+    """One judge's verdicts on the n pairs of a way.
+
+    first: source sentence of each pair. labels: label of each pair. fits: whether each pair has the
+    label that its place in the judge's order stands for, (n,).
+    """
 
     first: list[str]
     labels: list[str]
@@ -558,7 +580,10 @@ class Outcomes:
 
 
 def judge_pairs(directory: Path, embeddings: Embeddings) -> Outcomes:
-    """Return the pairs of a run by the judge whose ``embeddings`` are given; maybe no pairs."""
+    """Judge all pairs of a run by the encoder of ``embeddings``.
+
+    A run without kept pairs gives empty outcomes.
+    """
     recipe = load_recipe(directory / RECIPE, DatasetRecipe)
     if not require_complete(directory).counts["kept"]:
         return Outcomes([], [], np.zeros(0, dtype=bool))
@@ -579,9 +604,9 @@ def summarize_outcomes(
     """Return the figures of a way by one judge.
 
     Args:
-        outcome: the pairs of the way.
-        plain: those of the way ``plain``; None: no difference.
-        sentences: the source sentences of all ways, which are resampled.
+        outcome: the verdicts on the pairs of the way.
+        plain: the verdicts on the pairs of the way ``plain``; None: compute no difference.
+        sentences: the distinct source sentences of all ways, which are resampled.
     """
     samples = resample_agreement(outcome, sentences)
     over_plain = None
@@ -603,11 +628,15 @@ def resample_agreement(outcome: Outcomes, sentences: Sequence[str]) -> Samples:
     """Return the agreement in each bootstrap resample of the sentences, (SOURCE_RESAMPLES,).
 
     The resamples are the same for all ways. A resample without a pair of the way gives 0.
+
+    Args:
+        outcome: the verdicts on the pairs of a way.
+        sentences: distinct source sentences, among them all of ``outcome``.
     """
-    number_of = {text: number for number, text in enumerate(sentences)}
-    numbers = np.array([number_of[text] for text in outcome.first], dtype=np.int64)
-    pairs = np.bincount(numbers, minlength=len(sentences))
-    fitting = np.bincount(numbers, weights=outcome.fits, minlength=len(sentences))
+    index_of = {text: index for index, text in enumerate(sentences)}
+    indices = np.array([index_of[text] for text in outcome.first], dtype=np.int64)
+    pairs = np.bincount(indices, minlength=len(sentences))
+    fitting = np.bincount(indices, weights=outcome.fits, minlength=len(sentences))
     generator = np.random.default_rng(RESAMPLING_SEED)
     draws = generator.integers(0, len(sentences), (SOURCE_RESAMPLES, len(sentences)))
     shares: Samples = fitting[draws].sum(axis=1) / np.maximum(1, pairs[draws].sum(axis=1))
@@ -615,13 +644,13 @@ def resample_agreement(outcome: Outcomes, sentences: Sequence[str]) -> Samples:
 
 
 def make_bootstrap_interval(value: float, samples: Samples) -> Interval:
-    """Return a value with the 95 % interval of its resamples."""
+    """Return a value with the 95 % interval of its resamples, ``samples`` (resamples,)."""
     low, high = np.percentile(samples, INTERVAL_PERCENTILES)
     return make_interval(value, low, high)
 
 
 def format_result(result: ChatWays) -> str:
-    """Return the table, and lines about its columns."""
+    """Format a Markdown table with a row for each way, and lines that explain its columns."""
     judges = list(next(iter(result.ways.values())).judges)
     header = ["way", *(f"agreement, {judge}" for judge in judges)]
     header += ["kept of wanted", "kept of paid", "prompt tokens", "new tokens", "seconds a pair"]
@@ -650,7 +679,10 @@ def format_result(result: ChatWays) -> str:
 
 
 def format_way(way: str, figures: WayFigures, judges: Iterable[str]) -> list[str]:
-    """Return the cells of a way in the columns of ``format_result``; a dash for unknown tokens."""
+    """Return the cells of a way for the columns of ``format_result``.
+
+    Unknown numbers of tokens are a dash. ``judges``: the judges' names in the order of the columns.
+    """
     tokens = [figures.prompt_tokens, figures.completion_tokens]
     gains = [] if figures.gain is None else [str(figures.gain)]
     return [

@@ -115,6 +115,11 @@ def run_all(runner: Runner, experiments: list[Experiment], results: Path) -> lis
     """Run experiments and write their results as JSON. Return the names of those that failed.
 
     An InputError or RunError is logged, and the next experiment runs.
+
+    Args:
+        runner: the runner of the experiments' plan.
+        experiments: the experiments, in the order in which they run.
+        results: the folder of the results; an earlier result of the same name is replaced.
     """
     failed = list[str]()
     for experiment in experiments:
@@ -133,7 +138,8 @@ def run_all(runner: Runner, experiments: list[Experiment], results: Path) -> lis
 def format_overview(experiments: list[Experiment], results: Path) -> str:
     """Format the experiments as a table, with the number of reproduced effects of each result.
 
-    Raises InputError for a result of another form.
+    ``results``: the folder of the results. Raises InputError for a file that is not a result, and
+    for a paper, table or row that the project does not have.
     """
     rows = []
     for experiment in experiments:

@@ -66,14 +66,18 @@ def main(
 
 
 def release_dataset(chain: "Chain", name: str, stop: Event) -> None:
-    """Generate and publish a dataset; only the first of ``DATASETS`` shows its progress."""
+    """Generate and publish a dataset; only the first of ``DATASETS`` shows its progress.
+
+    ``stop``: an event that ends the stage. Raises RunError when the stage fails, KeyboardInterrupt
+    once ``stop`` is set.
+    """
     chain.release(RECIPES / f"{name}.yaml", quiet=name != DATASETS[0], stop=stop)
 
 
 def start_hub(artifacts: Path, port: int) -> LocalHub:
     """Start the embedded Hub, with its storage below ``artifacts``.
 
-    Raises RunError when it does not start, e.g. on a port in use.
+    Port 0 takes a free port. Raises RunError when the Hub does not start, e.g. on a port in use.
     """
     try:
         return LocalHub(artifacts / "hub", port, orgs=[ORG], home=artifacts / "hf-home").start()
@@ -100,14 +104,14 @@ class Chain:
     ) -> None:
         """Run a recipe and publish the result; a dataset is published while it grows.
 
-        Raises RunError when the command fails.
+        Raises RunError when the command fails, KeyboardInterrupt once ``stop`` is set.
 
         Args:
-            recipe: dataset or model recipe.
+            recipe: the file of a dataset or model recipe.
             options: further options of ``sts-dino release``.
-            publish: False: only write it below ``artifacts``.
+            publish: False: only write the result below ``artifacts``.
             quiet: show messages only on failure.
-            stop: when set, the stage ends.
+            stop: an event that ends the stage; None: the stage runs to its end.
         """
         title = f"make {recipe.stem}"
         arguments = [str(recipe), "--artifacts", str(self.artifacts), "--org", ORG]
@@ -126,14 +130,16 @@ class Chain:
         quiet: bool = False,
         stop: Event | None = None,
     ) -> None:
-        """Run ``sts-dino COMMAND ARGUMENTS``. Raises RunError when it fails.
+        """Run ``sts-dino COMMAND ARGUMENTS``.
+
+        Raises RunError when it fails, KeyboardInterrupt once ``stop`` is set.
 
         Args:
             title: names the stage in messages.
             command: the subcommand.
-            arguments: its arguments.
+            arguments: the subcommand's arguments and options.
             quiet: show the messages of the command only if it fails.
-            stop: when set, the stage ends.
+            stop: an event that ends the stage; None: the stage runs to its end.
         """
         logger.info(f"\n== {title}: sts-dino {command} {' '.join(arguments)}")
         with tempfile.TemporaryFile() as log:
@@ -163,12 +169,13 @@ def format_report(
 ) -> str:
     """Format the closing text, from manifests, results and timings.
 
-    Raises RunError when the clean process loaded other row counts.
+    Raises RunError when the clean process loaded other row counts than were generated, InputError
+    for an unfinished dataset and for missing or malformed results.
 
     Args:
         artifacts: folder of all results.
-        datasets: names of the published datasets.
-        loaded: model → what ``Chain.load`` returned.
+        datasets: names of the published datasets, at least one.
+        loaded: model → what ``Chain.load`` returned; at least one model.
     """
     manifests = {name: require_complete(artifacts / "datasets" / name) for name in datasets}
     expected = {name: manifest.counts["splits"] for name, manifest in manifests.items()}
@@ -193,7 +200,7 @@ def format_report(
         )
         lines.append(f"about a flute, {answer['other']} for one of them and stock prices.")
 
-    # where it is, and how to load it
+    # where the artefacts are, and how to load them
     option = "" if artifacts == ARTIFACTS else f" HUB={artifacts / 'hub'}"
     lines += ["", f"On the embedded Hub, which `make hub{option}` serves at {SERVED}:"]
     lines += [f"  {SERVED}/datasets/{ORG}/{name}" for name in datasets]
@@ -216,6 +223,8 @@ def format_report(
 def _format_dataset_table(artifacts: Path, manifests: dict[str, Manifest]) -> list[str]:
     """Format a table with a line for each dataset: kept rows by label, keep rate, rows per second.
 
+    The first line is the header.
+
     Args:
         artifacts: folder of all results.
         manifests: dataset → its manifest.
@@ -236,7 +245,9 @@ def _format_dataset_table(artifacts: Path, manifests: dict[str, Manifest]) -> li
 def _format_score_table(directory: Path) -> list[str]:
     """Format a table with a line for each task: base encoder, SimCSE baseline, trained encoder.
 
-    directory: the run directory of the trained encoder.
+    The first line is the header.
+
+    directory: the run directory of the trained encoder, with results.json.
     """
     results = read_results(directory / "results.json")
     controls = map_by_task(results.control_scores)

@@ -50,8 +50,8 @@ LANGUAGES = (
     *("es-stsb", "fr-stsb", "de-stsb", "zh-stsb"),
     *("ko-klue", "ja-jsts", "nl-sick", "ro-sts"),
 )
-# name of a file of pairs that the teacher scored → whether it has generated texts, and whether the
-# scores are means with the cosines of the encoder that is trained
+# placeholder of a file of pairs that the teacher scored → whether the pairs have generated texts,
+# and whether the scores are means of the teacher's and the trained encoder's cosines
 TAUGHT = {
     "{taught}": (True, False),
     "{taught_alone}": (False, False),
@@ -72,10 +72,10 @@ class Row(Strict):
     """A row of the table: how an encoder is trained.
 
     ``datasets``: sections of a model recipe, in which ``{sentences}``, ``{pairs}``, ``{config}``
-    and the keys of ``TAUGHT`` stand for the domain's files. Without any, the encoder before
-    training is scored, or the teacher (``is_teacher``). ``from_start``: the encoder of ``--start``
-    stands in place of the recipe's base. ``set``: settings of the recipe. ``says``: what the table
-    prints.
+    and the keys of ``TAUGHT`` stand for the domain's files. Without datasets nothing is trained:
+    the base is scored, or with ``is_teacher`` the teacher. ``from_start``: the encoder of
+    ``--start`` replaces the recipe's base. ``set``: settings of the recipe. ``says``: the row's
+    text in the table.
     """
 
     name: str
@@ -87,9 +87,11 @@ class Row(Strict):
 
 
 class DomainPlan(Strict):
-    """The plan: student, rows, and the numbers of sentences of a domain.
+    """The plan of the comparison.
 
-    ``choice``: the domains on which choices are made. The others are scored when they are named.
+    ``choice``: the domains on which choices are made; other domains are scored when they are named.
+    ``sentences``: sentences of a domain on which pairs are generated; ``taught_sentences``: those
+    that the teacher reads, at most. ``student``: the recipe file of the encoder.
     """
 
     choice: tuple[str, ...]
@@ -100,9 +102,11 @@ class DomainPlan(Strict):
 
 
 class DomainResult(Frozen):
-    """The result: row → domain → score, its mean, and the mean's difference to the first row.
+    """The result of the comparison.
 
-    ``seconds``: CPU seconds of the trainings of each row in all domains.
+    ``scores``: row → domain → Spearman x 100, the mean over training seeds. ``over_first``: row →
+    its mean over domains minus that of the first row, which has no entry. ``seeds``: the number of
+    training seeds. ``seconds``: row → CPU seconds of its trainings in all domains.
     """
 
     scores: dict[str, dict[str, float]]
@@ -115,9 +119,9 @@ class DomainResult(Frozen):
 class Domain:
     """A domain's files.
 
-    sentences: those on which pairs are generated.
-    taught_sentences: those that the teacher reads.
-    pairs: the judged pairs.
+    sentences: a text file of the sentences on which pairs are generated.
+    taught_sentences: a text file of the sentences that the teacher reads.
+    pairs: a table of the judged pairs (TSV).
     """
 
     name: str
@@ -205,7 +209,7 @@ def main(
 def _format_scores(rows: Sequence[Row], names: Sequence[str], result: DomainResult) -> str:
     """Return a Markdown table: the score of each row on the domains ``names``, and its mean.
 
-    The last column is the difference of the means to the first row.
+    The last column is the row's mean minus the first row's; it is empty for the first row.
     """
     lines = []
     for row in rows:
@@ -222,9 +226,9 @@ def _average(scores: Mapping[str, float]) -> float:
 
 
 def choose_names(option: str, requested: list[str] | None, known: Sequence[str]) -> list[str]:
-    """Return the requested names, each once, or all known ones.
+    """Return the requested names in their order, each once; None or []: all known names.
 
-    Raises InputError naming ``option`` for an unknown one.
+    Raises InputError, naming ``option``, for a name that is not known.
     """
     for name in requested or []:
         if name not in known:
@@ -238,11 +242,11 @@ def choose_names(option: str, requested: list[str] | None, known: Sequence[str])
 
 
 def choose_rows(plan: DomainPlan, requested: list[str] | None, start: Path | None) -> list[Row]:
-    """Return the requested rows in the plan's order; none requested: all that can be made.
+    """Return the requested rows in the plan's order; None or []: all rows that can be made.
 
-    Rows ``from_start`` cannot be made without ``--start``. Raises InputError for an unknown row,
-    for a requested row that lacks its ``--start``, and for a ``--start`` that is not a finished
-    run.
+    Rows ``from_start`` cannot be made without ``start``, the directory of ``--start``. Raises
+    InputError for an unknown row, for a requested row that lacks its ``--start``, and for a
+    ``--start`` that is not a finished run.
     """
     if start is not None:
         require_complete(start)
@@ -259,13 +263,13 @@ def choose_rows(plan: DomainPlan, requested: list[str] | None, start: Path | Non
 
 
 def extract_domain(name: str, data: Path, folder: Path, plan: DomainPlan) -> Domain:
-    """Write the files of a domain or a language, and return it.
+    """Write the files of a domain or a language, and return their paths as a ``Domain``.
 
     A domain's sentence has ``MIN_WORDS`` to ``MAX_WORDS`` words and stands in no judged pair. The
     sentences of a language are taken as its file has them. The sentences are shuffled by a fixed
     seed. The two files of sentences hold the first ``plan.sentences`` and the first
     ``plan.taught_sentences`` of them. Raises InputError for missing files, files that are not
-    UTF-8, files of different lengths, and a line of a domain that is not a pair.
+    UTF-8, and the input of a domain that ``_read_subset`` refuses.
 
     Args:
         name: a key of ``SUBSETS``, or one of ``LANGUAGES``.
@@ -294,10 +298,10 @@ def extract_domain(name: str, data: Path, folder: Path, plan: DomainPlan) -> Dom
 
 
 def _read_lines(path: Path) -> list[str]:
-    """Return the lines of a file of ``--data``.
+    """Return the lines of a file of ``--data``; [] for an empty file.
 
-    Only line feeds end a line: a sentence may hold another separator, such as U+2028. Raises
-    InputError for a missing file, and for one that is not UTF-8.
+    Line feeds and carriage returns end a line. Other separators, such as U+2028, do not: a sentence
+    may hold one. Raises InputError for a missing file, and for one that is not UTF-8.
     """
     if not path.is_file():
         hint = "--data names the folder that holds sts-original and languages"
@@ -310,11 +314,16 @@ def _read_lines(path: Path) -> list[str]:
 
 
 def _read_subset(name: str, originals: Path) -> tuple[list[str], list[str]]:
-    """Read a domain: the lines of its judged pairs, and the usable sentences of other pairs.
+    """Read a domain: the lines of its judged pairs, and the usable sentences of unjudged pairs.
 
-    The first line of the judged pairs is a header. A usable sentence has ``MIN_WORDS`` to
-    ``MAX_WORDS`` words and stands in no judged pair. Raises InputError for missing files, for files
-    of different lengths, and for a line that is not a pair.
+    The lines begin with a header and are tab-separated. A usable sentence has ``MIN_WORDS`` to
+    ``MAX_WORDS`` words and stands in no judged pair; each is returned once, in the file's order.
+    Raises InputError for missing files, for files with different numbers of lines, and for a line
+    that is not a pair.
+
+    Args:
+        name: a key of ``SUBSETS``.
+        originals: the folder sts-original.
     """
     # Read the files
     input_file = originals / SUBSETS[name].format("input")
@@ -326,7 +335,7 @@ def _read_subset(name: str, originals: Path) -> tuple[list[str], list[str]]:
     # Divide the pairs by whether they have a score
     judged = ["sentence1\tsentence2\tscore"]
     judged_sentences: set[str] = set()
-    unjudged: dict[str, None] = {}  # the sentences of the other pairs, each once
+    unjudged: dict[str, None] = {}  # the sentences of pairs without a score, each once
     for number, (line, score) in enumerate(zip(lines, scores, strict=True), 1):
         columns = line.split("\t")
         if len(columns) < 2:
@@ -346,10 +355,13 @@ def _read_subset(name: str, originals: Path) -> tuple[list[str], list[str]]:
 
 
 class DomainMaker:
-    """Generates, teaches, trains and scores; each step runs once.
+    """Makes the evaluations of a plan's rows; each step runs once.
 
-    lm, teacher: names of ``sts-dino lm``, folders or Hub ids. settings: of the encoder's recipe.
-    start: the run directory of the encoder that the rows ``from_start`` train further.
+    A step generates pairs, scores pairs by the teacher, trains an encoder or evaluates one.
+
+    lm, teacher: names of ``sts-dino lm``, folders or Hub ids. settings: overrides of the encoder's
+    recipe. start: the run directory of the encoder that the rows ``from_start`` train further; None
+    without such rows.
     """
 
     def __init__(
@@ -372,22 +384,23 @@ class DomainMaker:
     def score_row(self, row: Row, domain: Domain, seeds: int) -> list[Path]:
         """Return the folders of a row's evaluations on a domain, one for each training seed.
 
-        An encoder that is not trained has one evaluation. Missing steps run.
+        The training seeds are 1 to ``seeds``. An encoder that is not trained has one evaluation.
+        Missing steps run. Raises InputError or RunError when a step fails.
         """
         if row.is_teacher:
             return [self._score(row, domain, self.teacher, self.teacher)]
         if row.datasets:
-            return [self._train(row, domain, seed) for seed in range(1, seeds + 1)]
+            return [self._evaluate(row, domain, seed) for seed in range(1, seeds + 1)]
         return [self._score(row, domain, self._find_base(row), self._get_base_key(row))]
 
     def _find_base(self, row: Row) -> str:
-        """Return the location of the encoder before training."""
+        """Return the encoder before training: its folder or Hub id."""
         return load_recipe(self.plan.student, ModelRecipe, self._list_settings(row)).base.location
 
     def _get_base_key(self, row: Row) -> str:
-        """Return what stands for the base in the keys of steps.
+        """Return the text that identifies the base in the keys of steps.
 
-        It is the base's location; for ``--start`` it is the hash of the manifest, because an
+        It is the base's folder or Hub id. For ``--start`` it is the manifest's SHA-256, because an
         encoder that was trained again in the same folder is another encoder.
         """
         if row.from_start and self.start is not None:
@@ -412,8 +425,11 @@ class DomainMaker:
             settings += [f"base={json.dumps(base)}", f"license={start.license}"]
         return settings
 
-    def _train(self, row: Row, domain: Domain, seed: int) -> Path:
-        """Return the evaluation of the encoder that a row trains; missing steps run."""
+    def _evaluate(self, row: Row, domain: Domain, seed: int) -> Path:
+        """Train a row's encoder on a domain and score it; return the folder of the evaluation.
+
+        Missing steps run. The training's CPU seconds are added to ``seconds``.
+        """
         # List the settings, and everything else that decides the training
         places = self._make_data(row, domain)
         sections = [_fill_section(section, places) for section in row.datasets]
@@ -430,9 +446,9 @@ class DomainMaker:
         return self._score(row, domain, str(encoder.path), key)
 
     def _make_data(self, row: Row, domain: Domain) -> dict[str, str]:
-        """Return name → file, folder or config for the names in braces of a row's datasets.
+        """Return placeholder without braces → file, folder or config, for a row's datasets.
 
-        Missing steps run.
+        ``sentences`` is always among them. Missing steps run.
         """
         used = json.dumps(row.datasets)
         files = {name: kind for name, kind in TAUGHT.items() if name in used}
@@ -446,7 +462,10 @@ class DomainMaker:
         return places
 
     def _generate(self, domain: Domain) -> Path:
-        """Return the run directory of the pairs of a domain's sentences; missing steps run."""
+        """Return the run directory of the pairs of a domain's sentences; missing steps run.
+
+        The name of a language begins with its code; the domains are English.
+        """
         key = hash_parts(self.lm, hash_file(domain.sentences))
         recipe = self.steps.folder / "recipes" / f"{domain.name}-{key}.yaml"
         run = self.steps.folder / "datasets" / f"{domain.name}-{key}"
@@ -464,8 +483,8 @@ class DomainMaker:
         Args:
             row: the row, whose base is trained.
             domain: the domain.
-            pairs: the run directory of the generated pairs; None: the sentences alone.
-            has_base: whether the scores are means with the cosines of the base.
+            pairs: the run directory of the generated pairs; None: score the sentences alone.
+            has_base: whether a score is the mean of the teacher's and the base's cosine.
         """
         base_key = self._get_base_key(row) if has_base else None
         key = hash_parts(self.teacher, base_key, pairs, hash_file(domain.taught_sentences))
@@ -481,16 +500,25 @@ class DomainMaker:
         return str(file)
 
     def _score(self, row: Row, domain: Domain, encoder: str, key: str) -> Path:
-        """Return the evaluation of an encoder on the judged pairs of a domain."""
+        """Score an encoder on the judged pairs of a domain; return the folder of the evaluation.
+
+        Args:
+            row: the row, for messages.
+            domain: the domain.
+            encoder: what ``sts-dino score`` takes as the encoder.
+            key: the digest of everything that decides the encoder.
+        """
         key = hash_parts(key, hash_file(domain.pairs))
         arguments = [encoder, "--pairs", str(domain.pairs)]
         return self.steps.score(arguments, key, f"{domain.name}, {row.name}").path
 
 
 def _fill_section(section: Mapping[str, Any], places: Mapping[str, str]) -> dict[str, Any]:
-    """Return a section ``datasets`` with the licence ``unlicensed``, and names in braces replaced.
+    """Return a copy of a section of ``datasets`` with the placeholders in its text values replaced.
 
-    places: name without braces → what replaces it.
+    Values of nested sections are unchanged. The copy has the licence ``unlicensed``.
+
+    places: placeholder without braces → what replaces it.
     """
     filled = {**section, "license": "unlicensed"}
     for key, value in section.items():
@@ -510,15 +538,17 @@ def compare_rows(
 ) -> DomainResult:
     """Compare the rows, with a 95 % interval of each mean's difference to the first row.
 
-    The judged pairs of a domain are resampled alike for all rows, and the training seeds of a row
-    with them. A mean counts every domain equally.
+    The bootstrap resamples the judged pairs of a domain, the same for all rows, and with them the
+    training seeds of each row. A mean counts every domain equally. Raises InputError for an
+    evaluation without the task.
 
     Args:
-        evaluations: row → domain → folder of the evaluation of each training seed.
+        evaluations: row → domain → folder of the evaluation of each training seed; all rows have
+            the same domains.
         seconds: row → CPU seconds, for the result.
         seeds: the number of training seeds, for the result.
-        task: the task that all evaluations have scored.
-        split: its split.
+        task: the task that all evaluations have scored, by Spearman's correlation.
+        split: the split of the task.
     """
     from sts_dino.eval.compare.seeds import resample_data_seeds
     from sts_dino.eval.runs.records import read_evaluation

@@ -1,6 +1,6 @@
 """The pages of kept results: effects and readings (``docs/results.md``), tables, and power.
 
-Power: how many times the seeds would decide the effects that are not significant.
+Power: by what factor the seeds would have to grow to decide an effect that is not reproduced.
 """
 
 from collections import Counter
@@ -32,7 +32,7 @@ for the effects that
 are not reproduced and whose size the paper prints. \
 The interval narrows with the root of the seeds. The test rows stay
 the same, so both last columns are lower bounds."""
-# standard errors that separate an effect from 0 at 95 % in four of five repetitions
+# Size of an effect, in standard errors, that is significant at 95 % in four of five repetitions
 STANDARD_ERRORS_AT_POWER = 1.96 + 0.84
 MOST_NUMBER_COLUMNS = 9  # columns of numbers that a page shows side by side
 SEPARATOR = "\n\n"
@@ -80,7 +80,8 @@ def write_pages(page: Path, plan: Plan, kept_results: Path) -> None:
         plan: the plan.
         kept_results: the folder of the kept results, a JSON file per experiment.
 
-    Raises InputError for a file that is not a valid result, and for an unknown paper or table.
+    Raises InputError for a file that is not a valid result, and for an unknown paper, table or row
+    of a paper.
     """
     run_experiments = list_run_experiments(plan, kept_results)
     for name, svg in draw_plots(run_experiments).items():
@@ -104,7 +105,10 @@ def list_run_experiments(plan: Plan, results: Path) -> list[RunExperiment]:
 
 
 def list_effects(run_experiments: Sequence[RunExperiment]) -> list[MeasuredEffect]:
-    """List the measured effects of all experiments."""
+    """List the measured effects of all experiments, in the order of the experiments.
+
+    Raises InputError as ``match_effects``.
+    """
     effects: list[MeasuredEffect] = []
     for experiment, result in run_experiments:
         effects += match_effects(experiment, result)
@@ -129,9 +133,11 @@ def draw_plots(run_experiments: Sequence[RunExperiment]) -> dict[str, str]:
 
 
 def format_power(run_experiments: Sequence[RunExperiment]) -> str:
-    """Format a table of the effects that are not reproduced.
+    """Format the page of power: a row for each effect that is not reproduced.
 
-    It says how many times the seeds would separate the paper's difference from 0.
+    A row has the factor by which the seeds would have to grow to separate the paper's difference
+    from 0, and the CPU-hours of as many seeds. An effect whose difference the paper does not print,
+    or prints as 0, is left out.
     """
     rows = []
     for experiment, result, effect, difference, paper_difference in list_effects(run_experiments):
@@ -141,7 +147,7 @@ def format_power(run_experiments: Sequence[RunExperiment]) -> str:
         # The half-width, 1.96 standard errors, narrows with the root of the number of seeds.
         half_width = (estimate.high - estimate.low) / 2
         times = (STANDARD_ERRORS_AT_POWER / 1.96 * half_width / paper_difference) ** 2
-        # No experiment costs less than it did.
+        # At least the cost of the experiment itself, also where fewer seeds would do
         hours = max(1.0, times) * result.seconds / SECONDS_PER_HOUR
         names = [experiment.name, effect.says, effect.column]
         numbers = [format_estimate(estimate), f"{paper_difference:+z.1f}"]
@@ -151,7 +157,7 @@ def format_power(run_experiments: Sequence[RunExperiment]) -> str:
 
 
 def format_summary(plan: Plan, run_experiments: Sequence[RunExperiment]) -> str:
-    """Format the page of effects: the tally, a line for each effect, and the readings."""
+    """Format the page of effects: tally, a line for each effect, experiments not run, readings."""
     # The effects
     effects = list_effects(run_experiments)
     parts = [INTRODUCTION.read_text(encoding="utf-8").rstrip(), "## Effects"]
@@ -197,7 +203,7 @@ def format_tally(effects: Sequence[MeasuredEffect]) -> str:
         name = find_paper(experiment.paper).cite if experiment.paper else experiment.name
         if experiment.repeats:
             name = f"{name}, 1.5B"
-        # Both directions count as "not significant": "same direction, not significant"
+        # "same direction, not significant" and "opposite direction, not significant" count together
         kind = difference.verdict.rpartition(", ")[2]
         counts_by_paper.setdefault(name, Counter())[kind] += 1
     kinds = ("reproduced", "not significant", "contradicted")
@@ -210,8 +216,8 @@ def format_tally(effects: Sequence[MeasuredEffect]) -> str:
 def format_effects(effects: Sequence[MeasuredEffect]) -> str:
     """Format a table with a line for each effect: the paper's difference, then ours.
 
-    Ours is given for the plan's language model and for a larger one (1.5B), each with interval,
-    seeds (data seeds x training seeds) and verdict.
+    Our difference is given for the plan's language model and for a larger one (1.5B), each with
+    interval, seeds (data seeds x training seeds) and verdict. A missing difference is empty.
     """
     columns = ["experiment", "effect", "column", "paper"]
     columns += ["here", "n", "verdict", "1.5B", "n", "verdict"]
@@ -233,7 +239,8 @@ def format_effects(effects: Sequence[MeasuredEffect]) -> str:
 def format_verdict(difference: Difference, paper_difference: float | None) -> str:
     """Format a verdict: bold where the interval decides.
 
-    A verdict that is not significant names an interval that lies below the paper's difference.
+    A verdict that is not significant also says when the whole interval lies below the paper's
+    difference. ``paper_difference``: None if the paper does not print it.
     """
     if difference.verdict in ("reproduced", "contradicted"):
         return f"**{difference.verdict}**"
@@ -243,7 +250,11 @@ def format_verdict(difference: Difference, paper_difference: float | None) -> st
 
 
 def match_effects(experiment: Experiment, result: Result) -> list[MeasuredEffect]:
-    """Return the declared effects that have a measured difference, with it."""
+    """Return each declared effect that has a measured difference, with that difference.
+
+    The order is that of the plan. Raises InputError for an unknown paper, table or row of the
+    paper.
+    """
     measured = {
         (difference.better, difference.than, difference.column): difference
         for difference in result.measured.differences
@@ -260,7 +271,8 @@ def match_effects(experiment: Experiment, result: Result) -> list[MeasuredEffect
 def get_paper_difference(experiment: Experiment, effect: Effect) -> float | None:
     """Return the paper's difference of an effect; None if the paper does not print it.
 
-    It is ``effect.paper``, or else the printed number of ``better`` minus that of ``than``.
+    It is ``effect.paper``, or else the printed number of ``better`` minus that of ``than``. Raises
+    InputError as ``get_paper_row``.
     """
     if effect.paper is not None:
         return effect.paper
@@ -274,8 +286,8 @@ def get_paper_difference(experiment: Experiment, effect: Effect) -> float | None
 def get_paper_row(experiment: Experiment, name: str) -> dict[str, float]:
     """Return column → number that the paper prints beside our row ``name``; shares are x 100.
 
-    Empty when the experiment has no table of a paper, or our row no row of it. Raises InputError
-    for an unknown paper, table or row of the paper.
+    The result is empty when the experiment has no table of a paper, or when its plan names no row
+    of the paper beside ours. Raises InputError for an unknown paper, table or row of the paper.
     """
     row = {**experiment.rows, **experiment.beside}.get(name)
     if experiment.printed is None or row is None:
@@ -287,7 +299,10 @@ def get_paper_row(experiment: Experiment, name: str) -> dict[str, float]:
 
 
 def format_section(plan: Plan, experiment: Experiment, result: Result) -> str:
-    """Format an experiment: its table beside the paper's, deviations, cost and command."""
+    """Format an experiment: its table beside the paper's, deviations, cost and command.
+
+    Plots, notes and further pages of the result follow the table.
+    """
     parts = [f"## {experiment.name}: {experiment.title}"]
     if experiment.paper:
         parts.append(f"*{name_source(experiment)}.*")
@@ -303,7 +318,7 @@ def format_section(plan: Plan, experiment: Experiment, result: Result) -> str:
 
 
 def name_source(experiment: Experiment) -> str:
-    """Name the paper of an experiment, with its table or figure."""
+    """Name the paper of an experiment, with its table or figure; the experiment has a paper."""
     assert experiment.paper is not None
     paper = find_paper(experiment.paper)
     if experiment.printed:
@@ -314,7 +329,10 @@ def name_source(experiment: Experiment) -> str:
 
 
 def format_scores(plan: Plan, experiment: Experiment, result: Result) -> str:
-    """Format the table of our scores; below each number stands the paper's, in italics."""
+    """Format the table of our scores; the paper's number, if any, stands below ours in italics.
+
+    A wide table is transposed: a row for each column of the scores.
+    """
     # Choose the columns, and the names of the rows
     columns: dict[str, None] = {}
     for row in result.measured.rows.values():
@@ -355,7 +373,7 @@ def format_estimate(estimate: Estimate) -> str:
 
 
 def format_cost(experiment: Experiment, result: Result) -> str:
-    """Format CPU-hours, seeds, sizes, hardware and the command in a sentence."""
+    """Format CPU-hours, hardware, seeds, sizes of the datasets and the command as one line."""
     machine = f"{result.hardware.get('processor', '')}, {result.hardware.get('cores', '?')} cores"
     costs = [
         f"{result.seconds / SECONDS_PER_HOUR:.2f} CPU-hours ({machine}), shared steps included"
@@ -416,7 +434,8 @@ def plot_effects(effects: Sequence[MeasuredEffect]) -> str:
 def plot_sizes(experiment: Experiment, result: Result) -> str:
     """Return an SVG of scores by the parameters of the language model, a panel for each column.
 
-    Left out are cosines of labels, ``own_columns``, and columns that not every row has.
+    The rows are those of ``experiment.parameters``. Cosines of labels, ``own_columns``, and columns
+    that one of the rows lacks are left out.
     """
     rows = [result.measured.rows[name] for name in experiment.parameters]
     millions = [*experiment.parameters.values()]

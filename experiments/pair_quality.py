@@ -69,8 +69,10 @@ def main(
         if language not in known_languages:
             problem = f"no instructions in {language!r}"
             raise InputError("--language", problem, allowed=", ".join(known_languages))
+    if sentences is not None and not sentences.is_dir():
+        raise InputError(f"--sentences {sentences}", "no such folder")
 
-    # Measure the languages without figures; the model is loaded for the first of them
+    # Measure the languages that have no figures; the first of them loads the model
     path = out or find_asset(SHIPPED)
     engine = None
     for language in languages or known_languages:
@@ -94,8 +96,11 @@ def propose_recipe(
         model: the generator.
         language: the language code, a key of ``load_languages``.
         folder: an empty folder, where corpus and recipe are written.
-        sentences: a folder of files NAME.CODE.txt, the first of which is the corpus. Without one
-            the corpus is Wikipedia's sentences for English, else the sentences of the examples.
+        sentences: a folder of corpora NAME.CODE.txt, of which the first by name is read. None, or
+            no file for the language: Wikipedia's sentences for English, else the sentences of the
+            shipped examples.
+
+    Raises InputError for a corpus that ``sts-dino new`` refuses.
     """
     # Read the corpus
     words = load_languages()[language]
@@ -114,7 +119,7 @@ def propose_recipe(
         texts = [row[0] for row in rows] + [row[1] for row in rows]
         corpus = corpus.with_suffix(".txt")
 
-    # Write it, and propose the recipe
+    # Write the corpus, and propose the recipe
     write_text(corpus, "".join(f"{text}\n" for text in texts[:CORPUS_TEXTS]))
     choices = CorpusChoices(language=language, kind=KIND, lm=model)
     recipe = folder / "recipe.yaml"
@@ -123,7 +128,7 @@ def propose_recipe(
 
 
 def has_quality(path: Path, model: str, recipe: DatasetRecipe) -> bool:
-    """Return whether a file has the figures of a model with a recipe's prompts."""
+    """Return whether the file ``path`` has figures of a model with a recipe's prompts."""
     key = (model, recipe.language, recipe.model.chat_template, hash_prompts(recipe))
     return any(
         (quality.model, quality.language, quality.chat, quality.prompts) == key
@@ -132,7 +137,10 @@ def has_quality(path: Path, model: str, recipe: DatasetRecipe) -> bool:
 
 
 def add_quality(path: Path, quality: PairQuality) -> None:
-    """Add figures to a file; they replace those of the same model, language and kind of prompt."""
+    """Add figures to the file ``path``, sorted by model, kind of prompt and language.
+
+    They replace figures of the same model, language and kind of prompt (chat or plain).
+    """
     key = (quality.model, quality.language, quality.chat)
     entries = [
         entry for entry in read_qualities(path) if (entry.model, entry.language, entry.chat) != key

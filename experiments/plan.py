@@ -1,5 +1,5 @@
 """The plan of experiments, read from YAML files: dataset variants, encoders, tables and the effects
-to test. Pure.
+to test. The module reads files and writes none.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,13 +23,13 @@ FINISHING = ("verification=", "verification.", "postprocess.", "decoding.samples
 
 
 class Source(Strict):
-    """Source sentences: a file of sentences as ``generation`` reads it (.gz, too), or the language
-    model (no path).
+    """The source sentences of datasets: a file has them, or the language model generates them.
 
-    ``path`` is relative to the data folder or to the repository. ``pairs``: the file has the STS
-    Benchmark's layout and both sentences of a row are drawn. ``checked``: draw no sentence of
+    ``path``: the file, as ``generation`` reads it or .gz, relative to the data folder or to the
+    repository; None: the language model generates the sentences. ``pairs``: the file has the STS
+    Benchmark's layout, and both sentences of a row are drawn. ``checked``: draw no sentence of
     STS12-16, the STS Benchmark or SICK; else none of the STS Benchmark's scored splits. ``texts``:
-    the number of sentences, in place of the plan's.
+    the number of sentences; None: the plan's number.
     """
 
     path: str | None = None
@@ -62,9 +62,10 @@ class Variant(Strict):
     """A dataset variant: a recipe with settings, or the texts of another variant filtered and
     scored again.
 
-    ``says``: its description in tables. ``extends``: inherit recipe, settings and source of that
-    variant. ``same_texts``: generate nothing; apply these settings of filtering and scoring to that
-    variant's texts. Settings are written as for ``--set``.
+    ``says``: the variant's description in tables. ``set``: settings, written as for ``--set``.
+    ``extends``: the variant whose recipe, settings and source this one inherits. ``same_texts``:
+    the variant whose texts this one filters and scores again, under its own settings; nothing is
+    generated. ``source``: the name of a source; None: the inherited or the plan's default source.
     """
 
     name: Name
@@ -77,7 +78,11 @@ class Variant(Strict):
 
     @model_validator(mode="after")
     def _check_origin(self) -> Self:
-        """Require one origin; of ``same_texts``, no source and no setting that changes texts."""
+        """Require exactly one of recipe, extends and same_texts.
+
+        With ``same_texts``, also refuse a source and a setting that changes the generated texts.
+        Raises ValueError.
+        """
         origins = [self.recipe, self.extends, self.same_texts]
         if len(origins) - origins.count(None) != 1:
             raise ValueError(f"{self.name}: give exactly one of recipe, extends and same_texts")
@@ -107,7 +112,10 @@ class Texts:
 
 
 class Datasets(Strict):
-    """Sources, seeds and variants of a plan. ``texts``: source sentences of each dataset."""
+    """Sources, seeds and variants of a plan.
+
+    ``texts``: the number of source sentences of each dataset whose source states none.
+    """
 
     sources: Mapping[str, Source]
     default_source: str
@@ -117,7 +125,10 @@ class Datasets(Strict):
 
     @model_validator(mode="after")
     def _check_variants(self) -> Self:
-        """Require unique names, known bases and sources, and no circle; any order is allowed."""
+        """Require unique names, known bases and sources, and no circle of bases.
+
+        A variant may stand before its base. Raises ValueError.
+        """
         names = [variant.name for variant in self.variants]
         require_unique(names, "variants")
         for variant in self.variants:
@@ -132,7 +143,7 @@ class Datasets(Strict):
         return self
 
     def _require_source(self, place: str, name: str) -> None:
-        """Raise ValueError for a source that the plan does not have."""
+        """Raise ValueError, naming ``place``, for a source that the plan does not have."""
         if name not in self.sources:
             allowed = ", ".join(self.sources)
             raise ValueError(f"{place}: unknown source {name}; allowed: {allowed}")
@@ -147,14 +158,14 @@ class Datasets(Strict):
             raise ValueError(f"variants depend on each other: {circle}") from None
 
     def get_variant(self, name: str) -> Variant:
-        """Return the variant of that name."""
+        """Return the variant ``name``, which the plan has."""
         return next(variant for variant in self.variants if variant.name == name)
 
     def get_generation(self, name: str) -> Texts:
-        """Return how the texts of a variant are generated.
+        """Return how the texts of the variant ``name`` are generated; the plan has the variant.
 
         A variant without a recipe adds its settings to those of the variant that it extends or
-        whose texts it has.
+        whose texts it has, and takes that variant's source unless it names one.
         """
         variant = self.get_variant(name)
         if variant.recipe is not None:
@@ -165,7 +176,7 @@ class Datasets(Strict):
 
 
 def require_unique(names: Sequence[str], kind: str) -> None:
-    """Raise ValueError for a name that occurs twice; ``kind``: the named things, in the plural."""
+    """Raise ValueError for a name that occurs twice; ``kind`` is their plural, e.g. variants."""
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"two {kind} are called {name}")
@@ -174,12 +185,12 @@ def require_unique(names: Sequence[str], kind: str) -> None:
 class Encoder(Strict):
     """An encoder in a table: trained by a recipe, untrained, or any encoder by name.
 
-    ``says``: its description in tables. ``recipe``: a model recipe; its ``datasets`` read the
-    variant ``dataset``, whatever path they name; without a variant they are read as the recipe
-    names them. ``trained``: false scores the base of the recipe. ``baseline``:
-    simcse trains by unsupervised SimCSE on the source sentences of ``dataset``; shuffled trains on
-    its pairs with permuted scores. ``model``: what ``sts-dino score --model`` takes, in place of a
-    recipe.
+    ``says``: the encoder's description in tables. ``recipe``: a model recipe. ``set``: settings of
+    the recipe. ``dataset``: the variant that the recipe's datasets read, whatever path they name;
+    None: they are read as the recipe names them. ``trained``: false scores the base of the recipe.
+    ``baseline``: simcse trains by unsupervised SimCSE on the source sentences of ``dataset``;
+    shuffled trains on its pairs with permuted scores; None trains on its pairs. ``model``: what
+    ``sts-dino score --model`` takes, instead of a recipe.
     """
 
     name: Name
@@ -193,7 +204,10 @@ class Encoder(Strict):
 
     @model_validator(mode="after")
     def _check_origin(self) -> Self:
-        """Require a recipe or a model, and the keys that the others need."""
+        """Require a recipe or a model, and the keys that other keys need. Raises ValueError.
+
+        The keys dataset, set and baseline need a recipe; baseline needs a dataset and a training.
+        """
         if [self.recipe, self.model].count(None) != 1:
             raise ValueError(f"{self.name}: give exactly one of recipe and model")
         if self.recipe is None and (self.dataset or self.settings or self.baseline):
@@ -213,7 +227,8 @@ class OwnColumn(Strict):
 class Effect(Strict):
     """An effect of a paper: the row ``better`` scores higher than the row ``than`` in a column.
 
-    ``paper``: the paper's difference, where it is not the difference of two printed rows.
+    ``says``: the effect in words. ``paper``: the paper's difference; None: the difference of the
+    two rows as the paper prints them.
     """
 
     says: str
@@ -226,15 +241,17 @@ class Effect(Strict):
 class Experiment(Strict):
     """A table or figure of a paper, or a table of ours (``paper`` None).
 
-    ``rows``: encoder → the paper's row (None: it has none). ``columns``: the paper's columns to
-    measure (None: all that have tasks), then ``own_columns``. ``data_seeds``, ``training_seeds``:
-    how many of the plan's. ``finished``: the git revision that can repeat the kept result, where
-    this code cannot; ``labels``: its rows; ``beside``: of a result that is no table of encoders,
-    row → the paper's row. ``repeats``: the experiment whose effects this one measures again with a
-    larger language model. ``judges``: name → encoder that measures the label agreement of the rows'
-    datasets.
-    ``parameters``: row → parameters of its language model in millions: a plot of these rows by
-    size.
+    rows: encoder → the paper's row; None: the paper has no such row.
+    columns: the paper's columns to measure; None: all columns that have tasks.
+    own_columns: further columns, by name.
+    data_seeds: how many of the plan's data seeds are used.
+    training_seeds: the number of trainings for each data seed; None: the plan's number.
+    repeats: the experiment whose effects this one measures again with a larger language model.
+    judges: name → encoder that measures the label agreement of the rows' datasets.
+    parameters: row → parameters of its language model in millions, for a plot by size.
+    finished: the git revision that can repeat the kept result; None: this code can.
+    labels: row of a kept result → its text in the table.
+    beside: row of a kept result → the paper's row, where rows are not encoders.
     """
 
     name: Name
@@ -273,9 +290,10 @@ class Experiment(Strict):
     def list_columns(self) -> dict[str, OwnColumn]:
         """Return the tasks and the split of each column to measure, by the column's name.
 
-        An average has the tasks of its columns. Raises InputError for an unknown paper or table,
-        for a column that the paper's table does not have or that has no task, and for an average
-        over several metrics.
+        The paper's columns come first, then ``own_columns``. An average has the tasks of the
+        columns that it averages. Raises InputError for an unknown paper or table, for a column that
+        the paper's table does not have or that has no task, and for an average over several
+        metrics.
         """
         # Choose the columns
         table = self.printed
@@ -298,9 +316,10 @@ class Experiment(Strict):
 
 
 def _list_tasks(column: Column, columns: Mapping[str, Column]) -> Iterator[str]:
-    """Yield the tasks of a column; an average has the tasks of its columns.
+    """Yield the tasks of a column; for an average, those of the columns that it averages.
 
-    Raises InputError for an average that counts several metrics as one.
+    ``columns``: all columns of the table by name. Raises InputError for an average in which several
+    metrics of a task count as one.
     """
     if column.task is not None:
         yield column.task
@@ -320,7 +339,10 @@ class Plan(Strict):
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
-        """Require distinct names, and references to variants, encoders and seeds that exist."""
+        """Require distinct names, and references to variants, encoders and seeds that exist.
+
+        Raises ValueError.
+        """
         require_unique([encoder.name for encoder in self.encoders], "encoders")
         require_unique([experiment.name for experiment in self.experiments], "experiments")
         variants = {variant.name for variant in self.datasets.variants}
@@ -332,7 +354,10 @@ class Plan(Strict):
         return self
 
     def _check_experiment(self, experiment: Experiment) -> None:
-        """Raise ValueError for seeds or names that the plan does not have."""
+        """Raise ValueError for more data seeds than the plan has, and for an unknown name.
+
+        The rows of a finished experiment are not checked.
+        """
         name = experiment.name
         data_seeds = len(self.datasets.seeds.data)
         if experiment.data_seeds > data_seeds:
@@ -357,17 +382,18 @@ class Plan(Strict):
                     raise ValueError(f"{name}: an effect compares the unknown row {row}")
 
     def get_encoder(self, name: str) -> Encoder:
-        """Return the encoder of that name."""
+        """Return the encoder ``name``, which the plan has."""
         return next(encoder for encoder in self.encoders if encoder.name == name)
 
     def list_encoders(self, experiment: Experiment) -> list[Encoder]:
-        """List the encoders that an experiment trains or scores, each once."""
+        """List the encoders of an experiment's rows, in their order; the experiment can be run."""
         return [self.get_encoder(name) for name in experiment.rows]
 
     def choose_experiments(self, names: Sequence[str]) -> list[Experiment]:
-        """Return the experiments with these names or of these papers; without a name, all.
+        """Return the experiments with these names or of these papers, in the plan's order.
 
-        Raises InputError for a name of neither.
+        Without a name all experiments are returned. Raises InputError for a name that is neither an
+        experiment nor a paper.
         """
         papers = sorted({experiment.paper for experiment in self.experiments if experiment.paper})
         allowed = [*(experiment.name for experiment in self.experiments), *papers]
@@ -385,9 +411,10 @@ class Plan(Strict):
 
 
 def read_plan(path: Path) -> Plan:
-    """Read the plan of a YAML file, or of all files of a folder merged.
+    """Read the plan of a YAML file, or of all *.yaml files of a folder merged.
 
-    Raises InputError for a missing path, and naming the place of an error in the files.
+    Raises InputError for a missing path, for a malformed file, for a value that two files define,
+    and for a plan that ``Plan`` refuses.
     """
     if not path.exists():
         raise InputError(path, "no such plan", hint="run the command in the folder of a clone")
@@ -399,7 +426,7 @@ def read_plan(path: Path) -> Plan:
 
 
 def validate_plan(model: type[AnyPlan], tree: Mapping[str, Any], path: Path) -> AnyPlan:
-    """Return the plan of a tree. Raises InputError naming ``path`` and the key of an error."""
+    """Return the tree as a plan. Raises InputError, naming ``path`` and the key, for an error."""
     try:
         return model.model_validate(tree)
     except ValidationError as error:
@@ -412,7 +439,8 @@ def validate_plan(model: type[AnyPlan], tree: Mapping[str, Any], path: Path) -> 
 def merge_trees(first: Mapping[str, Any], second: Mapping[str, Any], place: str) -> dict[str, Any]:
     """Merge two trees: mappings joined, lists concatenated.
 
-    Raises InputError for a value that both define.
+    ``place``: the file of ``second``, with the keys that lead to it, for the error. Raises
+    InputError for another value that both trees define.
     """
     tree = dict(first)
     for key, value in second.items():

@@ -151,7 +151,7 @@ def generate_and_measure(
     arguments += ["--workers", str(workers), *offline, "--out", str(chain.artifacts / "value")]
     chain.run_stage("downstream gain", "value", *arguments)
 
-    # Publish it, with the measurements on the card
+    # Publish the dataset, with the measurements on its card
     chain.release(recipe, *options)
 
 
@@ -172,12 +172,15 @@ def release_encoder(chain: Chain, name: str, limit: int | None, *settings: str) 
 
 
 def release_taught_encoder(chain: Chain, limit: int | None) -> None:
-    """Score pairs of the dataset's texts by the teacher, train an encoder on them, publish it."""
+    """Score pairs of the dataset's texts by the teacher, train an encoder on them, publish it.
+
+    ``limit``: as for ``release_encoder``. Raises RunError when a stage fails.
+    """
     # Score as many pairs as the training reads: each step of the recipe reads new ones
     recipe = load_recipe(RECIPES / f"{TAUGHT_ENCODER}.yaml", ModelRecipe)
     count = recipe.batch_size * int(recipe.arguments["max_steps"])
 
-    # Score them, and train
+    # Score the pairs, and train on them
     dataset = chain.artifacts / "datasets" / DATASET
     folder = find_taught_folder(dataset)
     arguments = [str(dataset), "--teacher", TEACHER, "--base", BASE, "--out", str(folder)]
@@ -196,9 +199,10 @@ def get_source_limit() -> int:
 def scale_training(path: Path, limit: int) -> list[str]:
     """Return the settings of a trial on ``limit`` source sentences.
 
-    Steps are in proportion to the source sentences, at least 10, and no test set is scored.
+    The number of steps is in proportion to the source sentences, at least 10. Only validation
+    splits are scored.
 
-    path: the recipe of the encoder.
+    path: the recipe of the encoder, which has ``max_steps``.
     """
     recipe = load_recipe(path, ModelRecipe)
     steps = int(recipe.arguments["max_steps"]) * limit // get_source_limit()

@@ -71,9 +71,10 @@ class Difference(Frozen):
 
 
 class Measured(Frozen):
-    """Scores (row → column → estimate) and paired differences; ``notes``: sentences.
+    """Scores (row → column → estimate) and paired differences.
 
-    ``pages``: Markdown, e.g. generated texts side by side; ``plots``: name → SVG.
+    ``notes``: sentences below the table; ``pages``: Markdown, e.g. generated texts side by side;
+    ``plots``: name → SVG.
     """
 
     rows: dict[str, dict[str, Estimate]]
@@ -103,7 +104,10 @@ class Result(Frozen):
 
 
 def read_result(path: Path) -> Result | None:
-    """Read a kept result; None without the file. Raises InputError for a file of another form."""
+    """Read a kept result; None when there is no file.
+
+    Raises InputError for a file that is not a result.
+    """
     hint = f"run it again: sts-dino experiment run {path.stem}"
     return read_json(Result, path, "not a result of an experiment", hint)
 
@@ -127,7 +131,9 @@ class EncoderMaker:
     ) -> list[StepOutput]:
         """Return the evaluation of each training on the columns' tasks; missing steps run first.
 
-        Raises InputError or RunError when a step fails.
+        The order is that of ``seeds.list_pairs()``; an encoder that is not trained has one
+        evaluation. The CPU seconds are those of training and scoring. Raises InputError or RunError
+        when a step fails.
         """
         # List the tasks
         tasks: list[tuple[str, str]] = []
@@ -156,10 +162,10 @@ class EncoderMaker:
         """Score a trained encoder on (task, split) pairs. Return the CPU seconds.
 
         Args:
-            encoder: the encoder, which messages name.
-            tree: its recipe.
-            run: its run directory.
-            key: the digest that decides the training.
+            encoder: the encoder, for messages.
+            tree: the encoder's recipe.
+            run: the encoder's run directory.
+            key: the digest of everything that decides the training.
             tasks: the tasks with their splits.
         """
         path = self.steps.folder / "recipes" / f"{run.path.name}.score.yaml"
@@ -195,7 +201,10 @@ class EncoderMaker:
         return [self.steps.score(arguments, key, name)]
 
     def _list_data_options(self) -> list[str]:
-        """List the options of ``sts-dino score`` that name the evaluation data."""
+        """List the options of ``sts-dino score`` that name the evaluation data.
+
+        Without a data folder there are none, and the shipped data is scored.
+        """
         data = self.datasets.data
         if data is None:
             return []
@@ -204,7 +213,9 @@ class EncoderMaker:
     def make_recipes(self, encoder: Encoder, seeds: Seeds) -> list[Tree]:
         """Return the recipe of every training of an encoder, one for each pair of seeds.
 
-        An untrained encoder has one recipe, without training. Missing datasets are made.
+        The order is that of ``seeds.list_pairs()``. An untrained encoder has one recipe, without
+        training. Missing datasets are made. ``encoder`` has a recipe. Raises InputError for a
+        malformed recipe, and InputError or RunError when a step fails.
         """
         # The overrides replace Hub repositories by local folders (``--set @assets/offline.yaml``).
         # A recipe without such a repository refuses them.
@@ -224,10 +235,11 @@ class EncoderMaker:
     def _set_dataset(
         self, encoder: Encoder, tree: Mapping[str, Any], data_seed: int, seed: int
     ) -> Tree:
-        """Return the recipe with the encoder's dataset, or with that of its baseline.
+        """Return the recipe of one training: on the encoder's dataset, or on its baseline's pairs.
 
-        A missing dataset is made; a baseline's pairs are written below ``baselines``. Raises
-        InputError for shuffled labels of pairs without scores.
+        A missing dataset is made; a baseline's pairs are written below ``baselines``. An encoder
+        without a dataset trains on the data that its recipe names. Raises InputError for shuffled
+        labels of pairs without scores, and InputError or RunError when a step fails.
 
         Args:
             encoder: the encoder.
@@ -259,7 +271,8 @@ class EncoderMaker:
     def _train(self, encoder: Encoder, tree: Mapping[str, Any]) -> tuple[StepOutput, str]:
         """Train an encoder under one recipe, unless it has been.
 
-        Return its run directory with the CPU seconds, and the digest of what decides the training.
+        Returns the run directory with the CPU seconds of the training, and the digest of everything
+        that decides the training.
         """
         recipe = validate_recipe(encoder.recipe or Path(encoder.name), ModelRecipe, dict(tree))
         key = hash_parts(hash_training(recipe), recipe.seed)
@@ -354,7 +367,8 @@ class Runner:
     def _count_rows(self, variant: str) -> dict[str, int]:
         """Count a variant's source sentences, and the rows of its config for training.
 
-        They are those of the first data seed; the rows are of all splits.
+        Both are counted in the dataset of the first data seed; the rows in all splits. Returns the
+        keys "source sentences" and "rows".
         """
         directory = self.datasets.make_dataset(variant, self.plan.datasets.seeds.data[0]).path
         manifest = require_complete(directory)
@@ -377,7 +391,10 @@ class Runner:
     def _score_encoders(
         self, experiment: Experiment, columns: Sequence[OwnColumn]
     ) -> dict[str, list[StepOutput]]:
-        """Return the evaluations of every encoder on the columns; missing trainings run first."""
+        """Return row → its evaluations on the columns; missing steps run first.
+
+        Without columns nothing is trained, and {} is returned.
+        """
         if not columns:
             return {}
         seeds = self.choose_seeds(experiment)
@@ -416,7 +433,7 @@ class Runner:
         )
 
     def _compare_variants(self, plan: VariantPlan) -> VariantScores:
-        """Return scores and differences with intervals over rows and seeds.
+        """Return scores and differences of a plan, with intervals over test rows and seeds.
 
         A comparison is computed once, and kept in the folder ``compared``.
         """
@@ -431,10 +448,13 @@ class Runner:
     def _measure_agreement(
         self, dataset: StepOutput, judge: str, judge_encoder: str
     ) -> tuple[dict[str, Estimate], float]:
-        """Return name → estimate of a judge on a dataset, and the CPU seconds of the measurement.
+        """Measure a dataset by a judge.
 
-        Label agreement (Spearman), the cosine of each label and the share of kept texts are x 100;
-        the last estimate is CPU seconds for 100 kept texts. The command runs once.
+        Returns column → estimate, and the CPU seconds of the measurement.
+
+        The columns are label agreement (Spearman), the cosine of each label and the share of kept
+        texts, all x 100, and the CPU seconds for 100 kept texts. A figure that is not defined is
+        left out. The command runs once.
 
         Args:
             dataset: the run directory, and the CPU seconds of its generation.

@@ -56,7 +56,7 @@ LOSSES = {
     "triplet": "MultipleNegativesRankingLoss",
     "sts": "CorrelationLoss",
 }
-# of scored pairs: the settings of results/search_teacher.json, without the merge of `adapt`
+# Settings for training on scored pairs: those of results/search_teacher.json, without its merge
 TAUGHT_SETTINGS = (
     "arguments.max_steps=150",
     "arguments.save_steps=150",
@@ -138,10 +138,10 @@ def main(
 
 
 def choose_rows(requested: list[str] | None, mixed: Path | None) -> list[str]:
-    """Return the requested rows of the table; none requested: all that can be made.
+    """Return the requested rows of the table; None or []: all rows that can be made.
 
-    ``mixed``: the run directory of scored pairs, if any. Raises InputError for an unknown row, and
-    for the row that needs these pairs without them.
+    ``mixed``: the run directory of scored pairs (``--sts``); None: the row ``PARAPHRASES`` cannot
+    be made. Raises InputError for an unknown row, and for that row when it is requested.
     """
     names = choose_names("--row", requested, ROWS)
     if mixed is not None or PARAPHRASES not in names:
@@ -157,7 +157,7 @@ class Search:
 
     steps: the steps of the experiment.
     collection: the folder of the judged collection.
-    settings: of the dataset recipe; files (@FILE) also of the encoder's.
+    settings: overrides of the dataset recipe; files (@FILE) also override the encoder's recipe.
     teacher: the teacher, as the user named it.
 
     Raises InputError for a collection without one of ``COLLECTION_FILES``.
@@ -179,8 +179,14 @@ class Search:
     ) -> dict[str, Sequence[Example]]:
         """Return row of the table → its training rows, for ``names`` and the rows they start from.
 
-        ``texts``: the number of passages. ``mixed``: see ``choose_rows``. Raises InputError for a
-        corpus that gives none.
+        Further rows may be among them; ``TEACHER`` has no training rows. Raises InputError for a
+        corpus that gives no training rows for one of ``names``, and InputError or RunError when the
+        generation fails.
+
+        Args:
+            names: the rows of the table.
+            texts: the largest number of passages.
+            mixed: the run directory of scored pairs; None without the row ``PARAPHRASES``.
         """
         passages = draw_passages(self.collection / "corpus.jsonl", texts)
         variants: dict[str, Sequence[Example]] = {CLOZE: draw_inverse_cloze(passages)}
@@ -206,7 +212,8 @@ class Search:
     def train_and_score(self, rows: Sequence[Example], seed: int) -> Path:
         """Train an encoder on rows and score it, each once; return the folder of the evaluation.
 
-        ``rows``: pairs, triplets, or pairs with a score. ``seed``: the training seed.
+        ``rows``: pairs, triplets, or pairs with a score; at least one. ``seed``: the training seed.
+        Raises InputError or RunError when a step fails.
         """
         # the training rows as a file
         example_type = find_example_type(rows[0])
@@ -233,7 +240,10 @@ class Search:
         return self.score(str(encoder.path))
 
     def score(self, encoder: str) -> Path:
-        """Score an encoder on the collection once; return the folder of the evaluation."""
+        """Score an encoder on the collection once; return the folder of the evaluation.
+
+        ``encoder``: what ``sts-dino score`` takes. Raises InputError or RunError when that fails.
+        """
         files = [self.collection / name for name in COLLECTION_FILES]
         key = hash_parts(encoder, [hash_file(file) for file in files])
         arguments = [encoder]
@@ -243,7 +253,7 @@ class Search:
 
 
 def find_example_type(row: Example) -> str:
-    """Return the example type of a training row."""
+    """Return the example type of a training row: "sts" with a score, "pair" or "triplet"."""
     if isinstance(row[-1], float):
         return "sts"
     return "pair" if len(row) == len(COLUMNS["pair"]) else "triplet"
@@ -254,7 +264,8 @@ def generate_queries(
 ) -> Path:
     """Return the run directory of queries for at most ``limit`` passages.
 
-    They are generated once for the same passages, settings and recipe.
+    The queries are generated once for equal passages, settings and recipe. Raises InputError or
+    RunError when the generation fails.
     """
     path = steps.folder / "passages" / f"{hash_parts(passages)}.txt"
     write_text(path, "\n".join(passages) + "\n")
@@ -267,7 +278,10 @@ def generate_queries(
 
 
 def read_paraphrases(run: Path) -> list[Texts]:
-    """Read the sentence pairs of a dataset whose score is at least ``Grades.positive_from``."""
+    """Read the sentence pairs of a dataset whose score is at least ``Grades.positive_from``.
+
+    Raises InputError for an unfinished run, and for one without scored pairs.
+    """
     columns = list(ROW_SCHEMAS["sts"].columns)
     rows = read_finished_rows(run, columns, "--sts reads scored pairs")
     lowest = Grades().positive_from
@@ -275,9 +289,12 @@ def read_paraphrases(run: Path) -> list[Texts]:
 
 
 def compare_evaluations(evaluations: Mapping[str, Sequence[Path]]) -> VariantScores:
-    """Compare the evaluations of each row of the table with those of the published encoder.
+    """Compare the evaluations of each row of the table with that of the encoder as published.
 
-    Where generated queries are among the rows, they are also compared with each other row.
+    The row "queries", if there is one, is also compared with every other row. Raises InputError for
+    evaluations on different queries.
+
+    ``evaluations``: row → folder of the evaluation of each training seed, ``PUBLISHED`` included.
     """
     from sts_dino.eval.compare.seeds import DEFAULT_RESAMPLES, compare_variants
 
@@ -302,8 +319,10 @@ def draw_passages(corpus: Path, texts: int, seed: int = SEED) -> list[str]:
 
     Args:
         corpus: BEIR's corpus.jsonl, with the columns _id and text.
-        texts: number of passages, at most; equal ones among them are returned once.
+        texts: number of documents that are drawn, at most; equal passages are returned once.
         seed: seed of the draw.
+
+    Raises InputError for a missing or malformed file.
     """
     passages = []
     for name, text in read_file_rows(corpus, ("_id", "text"), str(corpus)):
@@ -316,9 +335,9 @@ def draw_passages(corpus: Path, texts: int, seed: int = SEED) -> list[str]:
 
 
 def draw_inverse_cloze(passages: Sequence[str]) -> list[Texts]:
-    """Return (first sentence, other sentences) of each passage that has several.
+    """Return (first sentence, rest of the passage) of each passage with several sentences.
 
-    The first sentence is the query of the others: no language model is needed.
+    The first sentence is the query, and the rest its passage: no language model is needed.
     """
     pairs = list[Texts]()
     for passage in passages:
@@ -331,8 +350,8 @@ def draw_inverse_cloze(passages: Sequence[str]) -> list[Texts]:
 def build_variants(run: Path, base: str) -> dict[str, list[Texts]]:
     """Return name of a way to use generated queries → training rows.
 
-    A row is (query, passage), or (passage, query, query without an answer) for
-    "hard-negative queries".
+    A row is (query, passage), or for "hard-negative queries" (passage, query, query that the
+    passage does not answer).
 
     Args:
         run: the run directory of generated queries.
@@ -348,7 +367,7 @@ def build_variants(run: Path, base: str) -> dict[str, list[Texts]]:
             for row in read_shard(run / file.path, list(columns)):
                 configs[config].append(tuple(row[name] for name in columns))
 
-    # a baseline: the same queries with the passages of others
+    # a baseline: each query with the passage of a random query
     pairs = configs["pair"]
     queries = [query for query, _ in pairs]
     shuffled = Random(SEED).sample([passage for _, passage in pairs], len(pairs))
@@ -365,9 +384,10 @@ def score_candidates(
 ) -> list[Example]:
     """Return (query, passage, score) of each query's candidate passages.
 
-    The candidates are the query's own passage, those nearest to the query, and random ones. The
-    score is the weighted mean of both encoders' cosines, as ``sts_dino.teach.join_vectors`` weighs
-    them. Each encoder has its own prompts for queries and documents.
+    The candidates are, in this order, the query's own passage, those nearest to the query, and
+    random ones; ``CANDIDATES`` in all, or all passages where there are fewer. The score is the
+    weighted mean of both encoders' cosines, as ``sts_dino.teach.join_vectors`` weighs them, clipped
+    to 0 to 1. Each encoder has its own prompts for queries and documents.
 
     Args:
         pairs: (query, its passage).
@@ -405,17 +425,20 @@ def score_candidates(
 def embed_sides(
     encoder: Encoder, queries: Sequence[str], passages: Sequence[str], folder: Path
 ) -> Vectors:
-    """Return the embeddings of queries and then of passages, of length 1; ``folder`` keeps them."""
+    """Return the unit vectors of queries, then of passages, (queries + passages, dimension).
+
+    ``folder`` keeps the embeddings for the next call.
+    """
     with Embeddings(encoder, folder) as embeddings:
         sides = [embeddings.embed(queries, "query"), embeddings.embed(passages, "document")]
     return compute_unit_vectors(np.concatenate(sides))
 
 
 def filter_round_trip(pairs: Sequence[Texts], base: str) -> list[Texts]:
-    """Return the pairs whose passage is among the hits of its own query.
+    """Return the (query, passage) pairs whose passage is among the hits of its own query.
 
-    The encoder ``base`` searches all passages and returns ``ROUND_TRIP_HITS`` of them.
-    Source: Promptagator, InPars.
+    The hits are the ``ROUND_TRIP_HITS`` passages of ``pairs`` that are nearest to the query for the
+    encoder ``base`` (folder or Hub id). The filter is that of Promptagator and InPars.
     """
     import torch
     from sentence_transformers.util import semantic_search

@@ -34,7 +34,10 @@ def hash_parts(*parts: Any) -> str:
 
 @dataclass(frozen=True)
 class StepOutput:
-    """A file or folder that steps wrote, and the CPU seconds of these steps and of its inputs."""
+    """A file or folder that steps wrote, and CPU seconds of these steps.
+
+    The function that returns an output says which steps the seconds cover.
+    """
 
     path: Path
     seconds: float
@@ -77,7 +80,10 @@ class Steps:
         return seconds
 
     def train(self, recipe: Path, settings: Sequence[str], key: str, title: str) -> StepOutput:
-        """Train the encoder of a recipe, unless it has been; return its run directory.
+        """Train the encoder of a recipe, unless it has been.
+
+        Returns the run directory, and the CPU seconds of the training. Raises InputError or
+        RunError when the training fails.
 
         Args:
             recipe: the recipe file.
@@ -93,7 +99,10 @@ class Steps:
         return StepOutput(out, seconds)
 
     def score(self, arguments: Sequence[str], key: str, title: str) -> StepOutput:
-        """Score an encoder, unless it has been; return the folder of the evaluation.
+        """Score an encoder, unless it has been.
+
+        Returns the folder of the evaluation, and the CPU seconds of the scoring. Raises InputError
+        or RunError when the scoring fails.
 
         Args:
             arguments: what ``sts-dino score`` takes: the encoder, tasks and data.
@@ -108,7 +117,8 @@ class Steps:
     def _run_command(self, command: list[str]) -> float:
         """Run a command with one thread. Return the CPU seconds of it and its children.
 
-        Sets OMP_NUM_THREADS=1 in this process, too.
+        Sets OMP_NUM_THREADS=1 in this process, too. Raises typer.Exit when the command fails,
+        RunError when it is killed.
         """
         os.environ["OMP_NUM_THREADS"] = "1"
         start = os.times()

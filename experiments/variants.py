@@ -1,10 +1,10 @@
 """The datasets of a plan's variants, each made by steps that run once.
 
-Source sentences are drawn, and pairs are generated. ``draw_source_sentences`` draws sentences, or
-the STS Benchmark's pairs: it leaves out exact, normalised and near matches of STS12-16, the STS
-Benchmark and SICK (by ``sts_dino.eval.audit.evaluation_sentences``). OUT.json beside the output
-counts them. ``refinish_run`` filters and scores the texts of a finished dataset again, without a
-language model.
+``DatasetMaker`` draws source sentences and generates pairs. ``draw_source_sentences`` draws
+sentences, or the STS Benchmark's pairs, and leaves out exact, normalised and near matches of
+evaluation sentences (by ``sts_dino.eval.audit.evaluation_sentences``). A file beside the output,
+with the suffix .json, counts those that were left out. ``refinish_run`` filters and scores the
+texts of a finished dataset again, without a language model.
 """
 
 import gzip
@@ -94,8 +94,9 @@ class DatasetMaker:
     def make_dataset(self, name: str, seed: int) -> StepOutput:
         """Return the dataset of the variant ``name`` under a data seed; missing steps run.
 
-        With ``same_texts`` the texts of another variant are filtered and scored again: the CPU
-        seconds include those of that variant.
+        With ``same_texts`` the texts of that base variant are filtered and scored again, and the
+        CPU seconds include the base's generation. Without settings the base's dataset itself is
+        returned. Raises InputError or RunError when a step fails.
         """
         variant = self.datasets.get_variant(name)
         if variant.same_texts is None:
@@ -109,7 +110,10 @@ class DatasetMaker:
         return StepOutput(dataset.path, base.seconds + dataset.seconds)
 
     def _generate(self, variant: Variant, seed: int) -> StepOutput:
-        """Return the dataset that the variant's recipe generates."""
+        """Return the dataset that the variant's recipe generates under a data seed.
+
+        Missing steps run. The CPU seconds are those of ``sts-dino write`` alone.
+        """
         generation = self.datasets.get_generation(variant.name)
         spec = self.datasets.sources[generation.source]
         limit = spec.texts or self.datasets.texts
@@ -146,10 +150,10 @@ class DatasetMaker:
         RunError when the command fails.
 
         Args:
-            variant: the variant, which messages name.
-            seed: data seed, which messages and the folder name.
+            variant: the variant, for messages.
+            seed: the data seed, for messages and the folder's name.
             command: the command without ``--out``.
-            row_settings: everything that decides the rows, the seed included; JSON can hold it.
+            row_settings: JSON values of everything that decides the rows, the seed included.
         """
         key = hash_parts(row_settings)
         out = self.steps.folder / "datasets" / f"{seed}-{key}"
@@ -163,10 +167,10 @@ class DatasetMaker:
         Raises InputError for a missing source, and InputError or RunError when a step fails.
 
         Args:
-            name: the source in the plan.
-            path: its file, relative to the data folder or to the repository.
+            name: the source's name in the plan.
+            path: the source's file, relative to the data folder or else to the working directory.
             spec: the source.
-            limit: number of sentences that the recipe reads.
+            limit: number of sentences that the recipe reads; ``SPARE`` times as many are drawn.
             seed: data seed.
         """
         file = Path(path)
@@ -187,11 +191,12 @@ class DatasetMaker:
         """Return the texts that ``sts-dino experiment source-sentences`` draws from a file.
 
         Args:
-            name: the source in the plan.
+            name: the source's name in the plan.
             file: file to draw from.
             options: options of the command.
-            suffix: of the output: .txt or .jsonl.
-            checked: whether to leave out the sentences of all evaluation sets.
+            suffix: suffix of the output: .txt or .jsonl.
+            checked: whether to leave out the sentences of all ``EVALUATION_SETS``, which needs
+                SentEval's data. Otherwise only those of the shipped evaluation data are left out.
         """
         evaluation = list[str]()
         if self.senteval and checked:
@@ -220,9 +225,10 @@ def get_finished_config(directory: Path) -> str:
 
 
 def read_source_sentences(directory: Path) -> list[str]:
-    """Read the texts in the first column of a dataset's training rows, each once.
+    """Read the distinct texts in the first column of a dataset's split "train", in row order.
 
-    In pairs of sentences and in triplets they are the source sentences.
+    In pairs of sentences and in triplets they are the source sentences. The rows are those of
+    ``get_finished_config``. Raises InputError for an unfinished run, and as that function does.
     """
     config = get_finished_config(directory)
     sentences = list[str]()
@@ -235,9 +241,11 @@ def read_source_sentences(directory: Path) -> list[str]:
 
 
 def read_finished_rows(directory: Path, columns: Sequence[str], hint: str) -> list[tuple[Any, ...]]:
-    """Read these columns of every row of a dataset's finished configs.
+    """Read ``columns`` of every row of all finished configs and splits of a dataset.
 
-    Raises InputError, with the hint, for a dataset without such rows or columns.
+    Returns a tuple of values for each row, in the order of ``columns``. Raises InputError, with
+    ``hint``, for a config without one of the columns, and for a dataset without such rows;
+    InputError for an unfinished run.
     """
     rows = list[tuple[Any, ...]]()
     for file in require_complete(directory).files:
@@ -280,11 +288,11 @@ def refinish_run(
 
 
 def _write_filtered(run: DatasetRun, directory: Path, manifest: Manifest) -> None:
-    """Filter the texts of a finished run under the recipe of another run, and finish this run.
+    """Filter the texts of a finished run under the recipe of ``run``, and finish ``run``.
 
     Args:
         run: the run to write.
-        directory: the run directory with the texts.
+        directory: the finished run directory with the texts.
         manifest: the manifest in ``directory``.
     """
     source_count = manifest.counts["sources"]
@@ -297,7 +305,7 @@ def _write_filtered(run: DatasetRun, directory: Path, manifest: Manifest) -> Non
         raw_path, rejected_path = make_shard_paths(recipe, shard)
         raw = read_shard(directory / raw_path) if raw_path in paths else []
         rejected = read_shard(directory / rejected_path) if rejected_path in paths else []
-        # These texts are rejected whatever the settings of the filters of rows.
+        # A text that another filter than those of rows rejected stays rejected
         unusable = [row for row in rejected if row["reason"] not in ROW_FILTERS]
         result = make_shard_result(run.recipe, WriteShard(shard, ()), raw, unusable)
         run.add_shard(result, shard.blocks)
@@ -349,7 +357,7 @@ def draw_source_sentences(
         excluded.update(path.read_text(encoding="utf-8").splitlines())
     scores = dict[Row, float]()
     if pairs:
-        human_pairs = read_human_pairs(file)
+        human_pairs = read_human_pairs(file, "--pairs")
         rows: list[Row] = list(zip(human_pairs.firsts, human_pairs.seconds, strict=True))
         scores = dict(zip(rows, human_pairs.scores, strict=True))
     else:
@@ -360,7 +368,7 @@ def draw_source_sentences(
     find_kinds, splits = load_evaluation_check(senteval, scored_only=pairs)
     drawn, left_out = draw_rows(rows, texts, seed, find_kinds)
 
-    # Write them, and the counts
+    # Write the drawn rows, and the counts beside them
     lines = []
     for row in drawn:
         line = row[0]
@@ -384,10 +392,10 @@ def draw_source_sentences(
 def read_sentences(file: Path, columns: Sequence[str]) -> list[str]:
     """Read the distinct sentences of a file, in order.
 
-    A sentence has ``MIN_WORDS`` to ``MAX_WORDS`` words and the form of ``STATEMENT_PATTERN``.
+    Only texts of ``MIN_WORDS`` to ``MAX_WORDS`` words that match ``STATEMENT_PATTERN`` count.
 
-    columns: those of a table to read; empty for other files. Raises InputError for a missing or
-    damaged file, and for one without sentences.
+    columns: the columns of a table to read; empty for other files. Raises InputError for a missing
+    or damaged file, for an unknown column, and for a file without sentences.
     """
     if not file.is_file():
         hint = "--data names the folder that holds it (or STS_DINO_DATA)"
@@ -408,20 +416,24 @@ def read_sentences(file: Path, columns: Sequence[str]) -> list[str]:
         if MIN_WORDS <= len(text.split()) <= MAX_WORDS and STATEMENT_PATTERN.fullmatch(text):
             sentences[text] = None
     if not sentences:
-        raise InputError(file, f"has no sentence of {MIN_WORDS} to {MAX_WORDS} words")
+        raise InputError(
+            file,
+            f"has no sentence of {MIN_WORDS} to {MAX_WORDS} words "
+            "with a lower-case English letter and without quotation marks",
+        )
     return list(sentences)
 
 
 def load_evaluation_check(senteval: Path | None, scored_only: bool) -> tuple[FindKinds, list[str]]:
     """Return a function that finds evaluation sentences among texts, and the names of the splits.
 
-    The function returns the kind of match of each text with an evaluation sentence; None without a
-    match.
+    The function returns the strongest kind of match of each text with an evaluation sentence, (n,);
+    None for a text without a match of ``DEFAULT_DROPPED_KINDS``.
 
     Args:
         senteval: SentEval's data, with the sets ``EVALUATION_SETS``. None: the splits are the STS
             Benchmark's validation and test, which the repository ships.
-        scored_only: whether to leave out the splits that no score comes from.
+        scored_only: whether to search the splits of ``SCORED_SPLITS`` alone, and no train split.
 
     Raises the errors of ``read_evaluation_sets``.
     """
@@ -435,7 +447,7 @@ def load_evaluation_check(senteval: Path | None, scored_only: bool) -> tuple[Fin
     sentences = SentenceIndex(sets)
 
     def find_kinds(texts: Sequence[str]) -> list[str | None]:
-        """Return the strongest kind of match that leaves a text out, None without, (n,)."""
+        """Return each text's strongest kind of match that leaves it out, or None, (n,)."""
         kinds = list[str | None]()
         for matches in sentences.find_matches(texts):
             dropped = [match.kind for match in matches if match.kind in DEFAULT_DROPPED_KINDS]
@@ -450,7 +462,8 @@ def draw_rows(
 ) -> tuple[list[Row], dict[str, int]]:
     """Draw the first ``limit`` rows without a match, in an order shuffled by ``seed``.
 
-    Return them, and kind of match → number of rows that were left out. There may be fewer rows.
+    Returns the drawn rows, fewer than ``limit`` where the rows do not suffice; and kind of match →
+    number of rows that were left out on the way.
     """
     order = list(rows)
     Random(seed).shuffle(order)
@@ -469,7 +482,10 @@ def draw_rows(
 
 
 def _find_row_kinds(rows: Sequence[Row], find_kinds: FindKinds) -> list[str | None]:
-    """Return the kind of match of each row's first sentence that has one; None without."""
+    """Return the kind of match of each row, (n,); None for a row without one.
+
+    The first sentence of a row that has a match decides.
+    """
     kinds: list[str | None] = [None] * len(rows)
     for sentences in zip(*rows, strict=True):
         for index, kind in enumerate(find_kinds(sentences)):

@@ -33,8 +33,8 @@ _CACHES = (
 def use_empty_cache() -> Iterator[Path]:
     """Set HF_HOME to an empty temporary folder, and yield it; the user's login stays in use.
 
-    Only libraries that are imported inside the block use it. All environment variables are restored
-    at its end.
+    Only libraries that are imported inside the block use the folder. At the end of the block the
+    folder is removed, and all environment variables are restored.
     """
     environment = dict(os.environ)
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -54,7 +54,8 @@ def use_empty_cache() -> Iterator[Path]:
 def count_dataset_rows(repo_id: str) -> dict[str, dict[str, int]]:
     """Return config → split → number of rows of a dataset.
 
-    The first row of each split is also read by streaming. Raises SystemExit if it differs.
+    The first row of each split is also read by streaming. Raises SystemExit if it differs, and the
+    errors of ``datasets``.
     """
     from datasets import get_dataset_config_names, load_dataset
 

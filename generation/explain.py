@@ -1,8 +1,8 @@
 """How a row was generated: sts-dino explain RUN_DIR SOURCE_ID/TARGET/ATTEMPT
 
-Prints the prompts and every token's probability under each, after debiasing, and after top-k and
-top-p. Then the engine generates the row again: the text must be the same, and the statistics up to
-rounding.
+Prints the prompts and every token's probability: under the prompt, the strongest counter-prompt and
+the plain prompt, after debiasing, and after top-k and top-p. Then the engine generates the row
+again: the text must be equal, and the statistics equal up to rounding.
 
 A row id consists of source_id, target and attempt, e.g. 000014/0.5/1; with few-shot examples also
 of the config's shot count and example_set, e.g. 000014/entailment/0/20shot-3.
@@ -68,8 +68,8 @@ class RowId:
     """Identity of a completion: source sentence, label, attempt, and variant of the prompt."""
 
     source_id: str
-    target: str
-    attempt: int
+    target: str  # name of the label
+    attempt: int  # from 0
     variant: Variant
 
     def __str__(self) -> str:
@@ -84,14 +84,14 @@ class Explanation:
     """A row, its request, its tokens, and what the engine generates for the same request today."""
 
     row_id: RowId
-    config: str
+    config: str  # the Hub config that has the row, e.g. raw
     row: Row
     request: Request
     steps: "list[Step]"
     traced_text: str  # the text of ``steps``
     regenerated: Completion
-    changes: str = ""  # versions that changed since the run
-    prompt_tokens: str = ""  # as text
+    changes: str = ""  # what may have changed a text since the run (``describe_changes``)
+    prompt_tokens: str = ""  # the prompt's tokens as text
 
     @property
     def differences(self) -> list[str]:
@@ -157,10 +157,10 @@ def is_equal(earlier: object, current: object) -> bool:
 
 
 def format_steps(steps: "list[Step]") -> str:
-    """Format the steps of a text as a table, one line for each token.
+    """Format the steps of a text as a table, one line for each token, under a heading.
 
     δ = p - p(counter); debiasing multiplies p, or the guided probability, by α. The columns of
-    guidance are left out without guidance.
+    guidance are left out without guidance. A number that a step lacks is ``-``.
     """
     columns = dict(STEP_COLUMNS)
     if all(step.plain is None for step in steps):
@@ -211,7 +211,8 @@ def parse_row_id(text: str, recipe: DatasetRecipe) -> RowId:
 def find_row(directory: Path, manifest: Manifest, row_id: RowId) -> tuple[str, Row]:
     """Return the config and the row with this id, from the raw rows, else from the rejected rows.
 
-    Raises InputError for a missing row, and for a shard that is missing or damaged.
+    ``manifest``: that of ``directory``. Raises InputError for a missing row, and for a shard that
+    is missing or damaged.
     """
     # look for the row in raw, then in rejected; a shot count has configs of its own
     filters: list[Any] = [
@@ -240,7 +241,8 @@ def find_row(directory: Path, manifest: Manifest, row_id: RowId) -> tuple[str, R
 def find_first_row_id(directory: Path) -> str:
     """Return the id of the first raw row of a run directory.
 
-    Raises InputError when the directory has no manifest or no raw row, and for a damaged file.
+    Raises InputError when the directory has no manifest or no raw row, and for a damaged file;
+    OSError for a missing file.
     """
     manifest = run_dir.read_manifest(directory)
     for file in manifest.files if manifest else ():
@@ -262,11 +264,11 @@ def explain_row(directory: Path, row_id_text: str, places: Sequence[str] = ()) -
     Args:
         directory: the run directory of a dataset.
         row_id_text: the row id as the user gave it.
-        places: settings with the paths of unpublished inputs.
+        places: settings ``KEY.KEY=PATH`` with the paths of unpublished inputs.
 
-    Raises InputError for a directory without a dataset, a missing row or input, or a backend that
-    reports no token probabilities. Raises RunError when the recipe gives another seed than the row
-    has.
+    Raises InputError for a directory without a dataset, a missing row or input, a damaged shard, or
+    a backend that reports no token probabilities. Raises RunError when the recipe gives another
+    seed than the row has. Also raises what ``Tracer`` and its methods raise.
     """
     # Read the run and find the row.
     manifest = run_dir.read_manifest(directory)
@@ -314,8 +316,9 @@ def explain_row(directory: Path, row_id_text: str, places: Sequence[str] = ()) -
 def load_run_recipe(directory: Path, places: Sequence[str]) -> DatasetRecipe:
     """Load the recipe of a run, with the paths of its inputs.
 
-    ``places``: settings with other paths. Raises InputError for a missing input other than the
-    source, and for a model that reports no token probabilities.
+    ``places``: settings ``KEY.KEY=PATH`` that replace these paths. Raises InputError for an
+    unusable recipe, for a missing input other than the source, and for a model that reports no
+    token probabilities.
     """
     path = directory / run_dir.RECIPE
     recipe = load_recipe(path, DatasetRecipe, [*read_path_settings(directory), *places])
@@ -332,7 +335,10 @@ def load_run_recipe(directory: Path, places: Sequence[str]) -> DatasetRecipe:
 
 
 def describe_changes(manifest: Manifest) -> str:
-    """Return, as a sentence, what may have changed a text since a run: versions, else its batch."""
+    """Return, as a phrase, what may have changed a text since a run.
+
+    It names each version that differs from today's. If none does, the text's batch is the cause.
+    """
     current_versions = get_versions()
     changes = [
         f"{name} {version}, now {current_versions.get(name)}"
@@ -356,7 +362,7 @@ def main(
     as_json: cli.JsonOption = False,
     settings: cli.SetOption = [],  # noqa: B006 - typer reads it, nobody writes it
 ) -> None:
-    """Explain a row of raw or rejected, and generate it again. Exit code 1 for another text.
+    """Explain a row of raw or rejected, and generate it again. Exit code 1 if the results differ.
 
     Examples:
 
@@ -370,4 +376,4 @@ def main(
         raise RunError(
             row_name, f"cannot be generated again: {differences}", hint=explanation.changes
         )
-    logger.info("generated again by the engine: identical")
+    logger.info("generated again by the engine: identical, statistics up to rounding")

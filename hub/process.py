@@ -68,8 +68,8 @@ def set_signal_handlers(on_interrupt: Any, on_terminate: Any) -> None:
 def end_at_once(number: int, _: object) -> None:
     """Print the signal's message on stderr and exit, without Python's own shutdown.
 
-    A signal handler; ``number`` is SIGINT or SIGTERM. A forked worker dies of the signal without a
-    message, which its parent prints.
+    A signal handler; ``number`` is SIGINT or SIGTERM, and the exit code is 128 + ``number``. A
+    forked worker dies of the signal without a message: its parent prints the message.
     """
     if os.getpid() != _handling_process:
         signal.signal(number, signal.SIG_DFL)
@@ -83,8 +83,8 @@ def measure_peak_rss_mb(children: bool = False) -> float:
     """Return the peak resident memory of this process in MiB.
 
     Args:
-        children: whether to return the peak of the largest child process that has ended. Windows
-            does not record this peak; the result is 0.0 there.
+        children: whether to return instead the peak of the largest child process that has ended.
+            Windows does not record this peak; the result is 0.0 there.
     """
     try:
         import resource
@@ -126,10 +126,10 @@ def remove_unusable_values() -> list[str]:
 
     Call this function before a command imports its libraries. ``require_usable`` raises the error
     over a removed variable of the Hub, in the commands that need the Hub. A removed HF_ENDPOINT is
-    replaced by an address that no machine has. No command needs the other variables.
+    replaced by an address that no machine has. No command needs ``_NUMBER_VARIABLES``.
 
     Returns:
-        One line of warning for each other variable that was removed.
+        A line of warning for each variable of ``_NUMBER_VARIABLES`` that was removed.
     """
     # variables of the Hub, whose error is kept for ``require_usable``
     for name in _VARIABLES_THAT_BREAK_IMPORTS:
@@ -156,8 +156,11 @@ def remove_unusable_values() -> list[str]:
 def require_usable(of_hub: bool = False) -> None:
     """Raise InputError for an environment variable that an HTTP client cannot use.
 
+    It checks the variables of proxies and certificates.
+
     Args:
-        of_hub: whether to check the variables of the Hub's client, too.
+        of_hub: whether to check the variables of the Hub's client, too, and to raise the error that
+            ``remove_unusable_values`` kept.
     """
     if of_hub and os.environ.get(_REMOVED_VARIABLE_ERROR):
         raise InputError(os.environ[_REMOVED_VARIABLE_ERROR])
@@ -207,7 +210,8 @@ def _require_certificates(name: str, value: str) -> None:
 def _require_url(name: str, value: str) -> None:
     """Raise InputError for the URL of a Hub or a proxy that cannot be used.
 
-    HF_ENDPOINT needs a scheme and takes no user; a proxy may have a user and lack a scheme.
+    HF_ENDPOINT needs a scheme and takes no user; a proxy may have a user and lack a scheme. A SOCKS
+    proxy needs the package socksio. ``name``: the variable that has the URL ``value``.
     """
     schemes = ["http", "https"]
     if name != "HF_ENDPOINT":

@@ -29,7 +29,7 @@ def format_number(value: float | None, signed: bool = False) -> str:
 
 
 def format_interval(low: float, high: float, signed: bool = False) -> str:
-    """Return a 95 % interval in brackets."""
+    """Return a 95 % interval in brackets, ``[69.12, 71.12]``; with ``+`` if ``signed``."""
     return f"[{format_number(low, signed)}, {format_number(high, signed)}]"
 
 
@@ -45,7 +45,7 @@ def format_score(task: TaskScore | None) -> str:
 def format_difference(gain: Gain | None) -> str:
     """Return a paired difference with interval and verdict, ``+1.00 [+0.10, +1.90] better``.
 
-    A dash without a difference.
+    None as ``gain`` gives a dash; a gain without a verdict gives none.
     """
     if gain is None:
         return ABSENT
@@ -55,12 +55,12 @@ def format_difference(gain: Gain | None) -> str:
 
 
 def compute_resolution(low: float, high: float) -> float:
-    """Return the smallest difference that the rows of an interval show with a power of 80 %.
+    """Return the smallest difference, in points, that the rows of an interval can show.
 
     Of true differences of this size, 80 % get a p-value below 0.05 in a two-sided test. The
     standard error is that of a normal distribution with the 95 % interval.
 
-    low, high: the paired 95 % interval of a difference, in points.
+    ``low``, ``high``: the paired 95 % interval of a difference on these rows, in points.
     """
     return RESOLVED_ERRORS * (high - low) / (2 * INTERVAL_ERRORS)
 
@@ -68,11 +68,14 @@ def compute_resolution(low: float, high: float) -> float:
 def compute_needed_rows(gain: Gain, rows: int) -> float:
     """Return the number of rows that make a gain significant; infinite for a gain of 0.
 
-    The power is that of ``compute_resolution``. The result assumes that the true difference is the
-    one seen, that more rows resemble these, so that the width of the interval shrinks with the
-    square root of their number, and that no other task is tested (Holm's method needs more rows).
+    The power is 80 %, as in ``compute_resolution``. The result rests on three assumptions:
 
-    rows: the number of rows that the gain's interval is from.
+    - The true difference is the measured one.
+    - Further rows resemble the measured ones, so the width of the interval shrinks with the square
+      root of their number.
+    - No other task is tested: with Holm's method more rows are needed.
+
+    ``rows``: the number of rows that the gain's interval is from.
     """
     if gain.difference == 0:
         return inf
@@ -82,16 +85,16 @@ def compute_needed_rows(gain: Gain, rows: int) -> float:
 def describe_power(gain: Gain, score: TaskScore) -> str:
     """Describe how many rows would make a gain significant, as part of a sentence.
 
-    A gain near 0 is described by the smallest difference that these rows can show.
+    A gain near 0 is described by the smallest difference that the rows can show.
 
     Args:
         gain: the gain of an encoder over another one.
         score: the encoder's score on the same rows.
 
     Returns:
-        The text; empty for a significant or untested gain, for two encoders that differ in no
-        resample, and where these rows are enough and only other tasks or a skewed interval
-        hide the gain.
+        The text; empty for a significant or untested gain, and for an interval of width 0. Empty,
+        too, where the rows are enough by ``compute_needed_rows``: the correction for other tasks,
+        or a skewed interval, then hides the gain.
     """
     if gain.verdict != "not significant" or gain.high <= gain.low:
         return ""
@@ -121,7 +124,8 @@ def _round_up(number: float) -> int:
 def describe_own_power(gains: Sequence[Gain], scores: Sequence[TaskScore]) -> list[str]:
     """Describe the power of each gain on a user's own files, with the name of the task.
 
-    The recall of a search is left out, because its nDCG is described.
+    Gains without a description (``describe_power``) are left out, and so is the recall of a search,
+    because its nDCG is described. The order is that of ``scores``.
 
     Args:
         gains: the gains of an encoder over another one.
@@ -145,12 +149,13 @@ def is_own_score(score: TaskScore) -> bool:
 
 
 def compute_mean_gain(gains: Sequence[Gain]) -> tuple[float, float, float]:
-    """Return the mean gain and the lower and upper end of its 95 % interval.
+    """Return the mean gain and the lower and upper end of its 95 % interval, in points.
 
-    The interval is computed from the tasks' own intervals: half-widths are added within a data set,
-    whose tasks are taken as fully dependent, and added as squares over independent data sets.
+    The interval is computed from the tasks' own intervals. The distances of their ends to the gains
+    are added within a data set, whose tasks are taken as fully dependent. Over data sets, which are
+    taken as independent, they are added as squares.
 
-    gains: at least one gain.
+    ``gains``: at least one gain. The first part of a task's name, before ``/``, is its data set.
     """
     mean = fmean(gain.difference for gain in gains)
     below: dict[str, float] = defaultdict(float)
@@ -170,11 +175,11 @@ def describe_public_gains(results: Results, start: str) -> str:
 
     Args:
         results: the encoder's results, with its paired differences to the base.
-        start: the name of the base.
+        start: the name of the base before training (``Encoder.start``).
 
     Returns:
-        The text; empty without public tasks, and when ``start`` is not
-        ``START_OF_FINISHED_ENCODER``, a published encoder.
+        The text; empty without gains on public tasks, and when the base is not a finished encoder
+        (``start`` is not ``START_OF_FINISHED_ENCODER``).
     """
     if start != START_OF_FINISHED_ENCODER:
         return ""
@@ -208,7 +213,7 @@ def _describe_mean(gains: Sequence[Gain]) -> str:
 
 
 def align_columns(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
-    """Return a table as text for a terminal: columns of equal width, two blanks between columns.
+    """Return a table as text for a terminal: columns padded to their longest cell, 2 blanks apart.
 
     Args:
         rows: the header and the rows, all with the same number of cells.

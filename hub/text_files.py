@@ -1,9 +1,11 @@
 """Reads a user's file of rows: .txt, .tsv, .csv, .jsonl, .json, .parquet or .xlsx, each also as
 .gz.
 
-Every command and the Python API read through ``open_rows``. clevercsv finds the delimiter of a
-table, and chardet the encoding of a file that is not UTF-8. A choice that the file makes certain is
-logged. A choice that is not certain, or a row with two readings, is refused with its line.
+Every command and the Python API read through ``open_rows`` or ``open_lines``. The delimiter of a
+table gives all sampled rows as many cells as the header; where that does not decide, clevercsv
+chooses. chardet guesses the encoding of a file that is not UTF-8; a guess that is not certain is
+refused. The log names an unusual delimiter and a guessed encoding. A row that does not fit the
+header is refused with its line.
 """
 
 import codecs
@@ -44,7 +46,8 @@ BATCH_ROWS = 1000  # of parquet, read at once
 BATCH_BYTES = 64 << 20  # of parquet's texts, unpacked at once
 GZ = ".gz"
 DELIMITERS = ",;\t|"
-RARE_DELIMITERS = ":~^¦\x01\x1f"  # of a header without any other, if all sampled rows have as many
+# for a header without any of DELIMITERS, if all sampled rows have as many cells
+RARE_DELIMITERS = ":~^¦\x01\x1f"
 SAMPLE_LINES = 100  # in which the delimiter is looked for
 SAMPLE_CHARACTERS = 100_000  # half a second for clevercsv
 SAMPLE_BYTES = 8192  # in which the encoding is looked for
@@ -80,7 +83,7 @@ BYTE_ORDER_MARKS = {  # the longer marks first: UTF-16's begins UTF-32's
 # are read rightly and 40 are refused; 2 are read wrongly, Romanian in ISO-8859-16.
 CERTAIN_GUESSES = ((0.05, 1.1), (0.03, 3.0))
 SHOWN_GUESSES = 3
-_CELL_TYPES = (str, int, float, date, time, type(None))  # str() of these is how people write them
+_CELL_TYPES = (str, int, float, date, time, type(None))  # str() writes these as people do
 _INVISIBLE = {"Cc", "Cf", "Zs", "Zl", "Zp"}  # Unicode's categories
 _VARIATIONS = {*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0), *range(0x180B, 0x180E)}
 # letters and signs that are drawn as nothing: Hangul fillers, an empty Braille cell and others
@@ -139,17 +142,20 @@ def _open_bytes(path: Path) -> IO[bytes]:
 
 
 def kind_of(path: Path) -> str:
-    """Return the kind of a file by the end of its name: ``.csv`` of ``Rows.CSV.gz``."""
+    """Return the kind of a file by its name: ``.csv`` for ``Rows.CSV.gz``; "" without a suffix."""
     name = path.name.lower().removesuffix(GZ)
     return Path(name).suffix
 
 
 def require_kind(path: Path, location: object) -> str:
-    """Return the kind of a file. Raises InputError for a kind without a reader."""
+    """Return the kind of a file (``kind_of``).
+
+    Raises InputError naming ``location`` for a kind without a reader.
+    """
     kind = kind_of(path)
     if kind not in READERS:
         hint = "save its texts as .txt, one a line"
-        problem = f"unknown kind of file {path.suffix!r}"
+        problem = f"unknown kind of file {kind or path.suffix!r}"
         raise InputError(location, problem, allowed=", ".join(READERS), hint=hint)
     return kind
 
@@ -157,18 +163,23 @@ def require_kind(path: Path, location: object) -> str:
 def open_rows(
     path: Path, location: object, columns: Sequence[str] = (), encoding: str | None = None
 ) -> UserTable:
-    """Open a file: its columns, and its rows with their line (or number) as a stream.
+    """Open a file: its columns, and a stream of its rows in the order of the file.
 
+    Each row has its line or sheet row as number; in .parquet and a .json array, it counts from 1.
     A .txt file has the column ``text``. The columns of JSON are the keys of the first ``KEY_ROWS``
-    objects; a row lacks the keys that its object lacks. Raises InputError that names ``location``
-    and the line when the file is of another kind, empty, damaged, of an uncertain encoding or not
-    what its name says, and OSError when the file cannot be opened. Problems below the first rows
-    are raised while the rows are read. A table may have columns alone, and no rows.
+    objects, of more while one of ``columns`` is missing. A row lacks the keys that its object
+    lacks. A table may have columns alone, and no rows.
+
+    Raises InputError that names ``location``, and the line where there is one, when the file is of
+    an unknown kind, empty, damaged, of an uncertain encoding or not what its name says. Raises
+    InputError, too, for an ``encoding`` that Python does not know, or with .parquet and .xlsx;
+    OSError when the file cannot be opened or read. Problems below the first rows are raised while
+    the rows are read.
 
     Args:
         path: the file.
         location: the name of the file in errors.
-        columns: the columns that the caller reads; a reader may leave others out.
+        columns: the columns that the caller reads; a reader may leave others out. Empty: all.
         encoding: the encoding of a file that is not UTF-8; None: it is recognised.
     """
     rows = _iter_header_and_rows(UserFile(path, location, columns, encoding))
@@ -179,10 +190,13 @@ def open_rows(
 def open_lines(
     path: Path, location: object, encoding: str | None = None
 ) -> Iterator[tuple[int, str]]:
-    """Yield the numbered lines of a text file, without their ends, as ``open_rows`` reads them.
+    """Yield (number from 1, line without its line break) of a text file.
 
-    The kind of the file does not matter, and an empty file has no lines. Raises InputError that
-    names ``location`` for a file that is not a text and for an uncertain or unknown encoding.
+    Of the file's name only the end ``.gz`` matters, and an empty file has no lines. ``encoding``:
+    as in ``open_rows``. Raises InputError that names ``location`` for a file that is not a text,
+    for a damaged .gz, for an uncertain encoding, for bytes that the encoding lacks and for a line
+    of more than ``LONGEST_LINE`` characters; InputError for an unknown ``encoding``; OSError when
+    the file cannot be opened or read.
     """
     file = UserFile(path, location, encoding=encoding)
     with convert_reader_errors(location), _open_bytes(path) as stream:
@@ -193,8 +207,8 @@ def open_lines(
 def split_columns(names: str) -> list[str]:
     """Split the value of ``--columns`` at commas; a name with a comma stands in quotation marks.
 
-    A line break is a blank, as in the columns' names. Raises InputError for an empty name, and for
-    a name that occurs twice.
+    A line break counts as a blank, as in the columns' names of a file. Raises InputError for an
+    empty name, and for a name that occurs twice.
     """
     reader = csv.reader([" ".join(names.splitlines())], skipinitialspace=True)
     columns = [name.strip() for cells in reader for name in cells]
@@ -208,12 +222,12 @@ def split_columns(names: str) -> list[str]:
 
 
 def find_repeated(names: Iterable[str]) -> str | None:
-    """Return the first name that occurs more than once; None without one."""
+    """Return the first name that occurs more than once; None when all names are distinct."""
     return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
 def join_names(names: Iterable[str]) -> str:
-    """Return the names of columns for an error: short, in one line."""
+    """Return the names of columns for an error: in one line, each cut to ``SHOWN_TEXT``."""
     return ", ".join(join_lines(name, SHOWN_TEXT) for name in names)
 
 
@@ -229,10 +243,10 @@ def require_column(name: str, columns: Sequence[str], location: object) -> None:
 
 
 def as_text(cell: object, location: object, column: str) -> str:
-    """Return a cell as text: the number 0 is "0"; a missing value and ``#N/A`` are empty.
+    """Return a cell as text: the number 0 as "0", a missing value or ``SPREADSHEET_ERRORS`` as "".
 
-    Raises InputError for NaN, infinity, truth values, bytes, lists and the like: written out by
-    Python they would be texts such as ``b'...'``.
+    Raises InputError naming ``location`` and ``column`` for NaN, for infinity, and for any type but
+    text, int, float, date and time: Python would write such values as texts like ``b'...'``.
     """
     is_infinite = type(cell) is float and not isfinite(cell)
     if is_infinite or isinstance(cell, bool) or not isinstance(cell, _CELL_TYPES):
@@ -246,10 +260,10 @@ def as_text(cell: object, location: object, column: str) -> str:
 def as_number(
     cell: object, location: object, column: str, decimal_mark: DecimalMark
 ) -> float | None:
-    """Return a cell as a finite number; None for a missing value.
+    """Return a cell as a finite number; None for a missing value or ``SPREADSHEET_ERRORS``.
 
-    ``4,5`` is a number where commas do not separate cells. Raises InputError naming ``location``
-    for anything else than a number, and for ``1,234`` where the comma may separate thousands.
+    ``4,5`` is a number unless ``decimal_mark`` is ``point``. Raises InputError naming ``location``
+    and ``column`` for any other value, and for ``1,234`` where ``decimal_mark`` is ``either``.
     """
     text = "" if cell is None else str(cell).strip()
     if is_blank(text) or text in SPREADSHEET_ERRORS:
@@ -269,7 +283,7 @@ def as_number(
         number = None
     if number is None or not isfinite(number):
         problem = f"its {column} is {join_lines(str(cell), SHOWN_TEXT)!r}"
-        hint = "an empty one passes the row over"
+        hint = "leave the cell empty to skip the row"
         if has_comma:
             hint = "write a point, or separate the cells of the file by semicolons"
         raise InputError(location, problem, allowed="a number, e.g. 4.2", hint=hint)
@@ -279,7 +293,8 @@ def as_number(
 def is_blank(text: str) -> bool:
     """Return whether a text has no visible character.
 
-    Separators, control and format characters, variation selectors and empty letters are invisible.
+    These are invisible: separators, control and format characters, variation selectors, and letters
+    that are drawn as nothing. An empty text is blank.
     """
     return all(
         unicodedata.category(character) in _INVISIBLE
@@ -290,7 +305,10 @@ def is_blank(text: str) -> bool:
 
 
 def _iter_header_and_rows(file: UserFile) -> Iterator[Any]:
-    """Yield the ``Header``, then the numbered rows, as every reader does."""
+    """Yield the ``Header``, then each row with its number. Raises what ``open_rows`` raises.
+
+    Every reader of ``READERS`` yields its file in this form.
+    """
     kind = require_kind(file.path, file.location)
     if file.path.stat().st_size == 0:
         raise InputError(file.location, "is empty", allowed="at least one text")
@@ -303,7 +321,7 @@ def _iter_header_and_rows(file: UserFile) -> Iterator[Any]:
 
 @cache
 def _log_once(message: str) -> None:
-    """Log a message the first time; the cache answers later calls with the same message."""
+    """Log a message the first time. ``cache`` answers later calls with the same message."""
     logger.info(message)
 
 
@@ -312,12 +330,13 @@ def _log_once(message: str) -> None:
 
 @dataclass(frozen=True)
 class EncodingScan:
-    """The result of decoding a whole file as UTF-8.
+    """What the bytes of a file say about its encoding.
 
-    ``encoding``: known for certain, from a byte-order mark or a decoded file; None for others.
-    ``is_ascii``: whether all bytes are ASCII. ``evidence``: the first lines that are not ASCII.
-    ``line``: the number of the first line that is not UTF-8. ``utf8_lines``: lines of the evidence
-    that are UTF-8, where they are most of it.
+    ``encoding``: the encoding that the bytes make certain: all of the file is UTF-8, or it begins
+    as UTF-16 or UTF-32. None otherwise. ``is_ascii``: whether all bytes are ASCII. ``evidence``:
+    lines that are not ASCII, to guess from. ``line``: the number of the first line that is not
+    UTF-8. ``utf8_lines``: the number of scanned lines that are UTF-8 beyond ASCII, where they
+    outnumber the scanned lines that are not UTF-8; else 0.
     """
 
     encoding: str | None
@@ -336,21 +355,25 @@ class Guess(NamedTuple):
 
 
 def find_encoding(path: Path, location: object, encoding: str | None = None) -> str | None:
-    """Return the encoding of a text file that is not UTF-8; None for UTF-8 and for other kinds.
+    """Return the encoding of a text file that is not UTF-8; None for UTF-8, .parquet and .xlsx.
 
-    Raises InputError for an uncertain encoding, as ``open_rows`` does.
+    ``encoding``: the user's choice, returned unless the bytes show another; None: none was made.
+    Raises InputError for an unknown kind of file, for an uncertain encoding and for a choice that
+    Python does not know; OSError when the file cannot be read.
     """
     if require_kind(path, location) in (".parquet", ".xlsx"):
         return None
     chosen = _choose_encoding(UserFile(path, location, encoding=encoding))
-    return None if chosen == "utf-8-sig" else chosen
+    is_utf8 = codecs.lookup(chosen).name in ("utf-8", "utf-8-sig")
+    return None if is_utf8 else chosen
 
 
 def _choose_encoding(file: UserFile) -> str:
-    """Return the encoding of a file: by its bytes where they are certain, else the user's choice.
+    """Return the encoding of a file: the one its bytes show, else the user's choice, else a guess.
 
-    A file of UTF-8 with characters beyond ASCII is read as UTF-8 whatever the user chose. Raises
-    InputError for an uncertain encoding, and for a choice that Python does not know.
+    A file of UTF-8 with characters beyond ASCII is read as UTF-8 whatever the user chose. For a
+    file of ASCII alone the user's choice holds. Raises InputError for an uncertain encoding, and
+    for a choice that Python does not know.
     """
     if file.encoding is not None:
         _require_codec(file.encoding)
@@ -396,10 +419,10 @@ def _require_codec(encoding: str) -> None:
 def _scan_encoding(path: Path, _size: int, _changed_ns: int) -> EncodingScan:
     """Find the encoding of a file by its bytes, or collect evidence about it.
 
-    The size and the time of change in nanoseconds are there for the cache, which then scans a
-    changed file anew.
+    ``_size`` (bytes) and ``_changed_ns`` (time of the last change) are keys of the cache alone: a
+    changed file is scanned anew.
     """
-    # a byte-order mark, or UTF-16 and UTF-32 without one: a text in UTF-8 has no NUL
+    # a byte-order mark, or NUL, which UTF-16 and UTF-32 have and a text in UTF-8 has not
     with _open_bytes(path) as stream:
         start = stream.read(SAMPLE_BYTES)
     for mark, encoding in BYTE_ORDER_MARKS.items():
@@ -415,10 +438,11 @@ def _scan_encoding(path: Path, _size: int, _changed_ns: int) -> EncodingScan:
 
 
 def _scan_lines(path: Path, *, has_japanese_escape: bool) -> EncodingScan:
-    """Decode the lines of a file that are not ASCII as UTF-8, and collect evidence.
+    """Return whether a file is UTF-8, else evidence about its encoding.
 
-    The evidence has at most 2 * ``SAMPLE_BYTES`` bytes, of each line the first ``SAMPLE_BYTES``;
-    the first line that is not UTF-8 is among them.
+    The evidence has at most 2 * ``SAMPLE_BYTES`` bytes: of each line that is not ASCII the first
+    ``SAMPLE_BYTES``. The first line that is not UTF-8 is among these lines.
+    ``has_japanese_escape``: whether lines with an escape character count as not ASCII.
     """
     is_ascii = not has_japanese_escape
     evidence = bytearray()
@@ -443,7 +467,7 @@ def _scan_lines(path: Path, *, has_japanese_escape: bool) -> EncodingScan:
             del evidence[:-SAMPLE_BYTES]
     if not other_lines and not has_japanese_escape:
         return EncodingScan("utf-8-sig", is_ascii)
-    # Lines of ISO-2022-JP are ASCII with escapes, so to be UTF-8 says nothing about them.
+    # Lines of ISO-2022-JP are ASCII with escapes, so all of them are UTF-8, too: no evidence.
     if has_japanese_escape or utf8_lines <= len(other_lines):
         utf8_lines = 0
     first_other = other_lines[0] if other_lines else 1
@@ -451,7 +475,7 @@ def _scan_lines(path: Path, *, has_japanese_escape: bool) -> EncodingScan:
 
 
 def _is_readable(start: bytes, encoding: str) -> bool:
-    """Whether the start of a file is lines of printable characters in a wide encoding."""
+    """Return whether the start of a file, read in a wide encoding, is lines of printable text."""
     # Bytes that the encoding lacks are left out; only the last character may be cut.
     text = start.decode(encoding, errors="ignore")
     is_whole = len(text.encode(encoding)) >= len(start) - WIDEST_CHARACTER_BYTES
@@ -491,8 +515,9 @@ def _guess_encoding(file: UserFile, scan: EncodingScan) -> str:
 def _rank_encodings(evidence: bytes) -> list[Guess]:
     """Return the encodings that decode the evidence with a score above 0, the likeliest first.
 
-    Of encodings that give the same text, only the first of ``ENCODINGS`` is returned. The score is
-    chardet's confidence times (1 - share of unlikely characters) squared.
+    Of encodings that give the same text, only the first of ``ENCODINGS`` is returned, with the
+    highest score of them. The score is chardet's confidence times (1 - share of unlikely
+    characters) squared.
     """
     import chardet
 
@@ -516,7 +541,7 @@ def _rank_encodings(evidence: bytes) -> list[Guess]:
 
 
 def _measure_unlikely_share(text: str) -> float:
-    """Return the share of unlikely characters among those beyond ASCII: 0 to 1.
+    """Return the share of unlikely characters among those beyond ASCII: 0 to 1; 0 without any.
 
     A wrong encoding shows control and unassigned characters, letters of another alphabet inside a
     word, capitals behind small letters, symbols, and punctuation between two letters. The signs of
@@ -546,7 +571,10 @@ def _measure_unlikely_share(text: str) -> float:
 
 
 def _show_sample(guess: Guess, guesses: Sequence[Guess]) -> str:
-    """Return the first line that ``guess`` reads differently from a rival, else its first line."""
+    """Return the first line that ``guess`` reads differently from a rival, else its first line.
+
+    The rivals are the first ``SHOWN_GUESSES`` of ``guesses``; the line is cut to ``SHOWN_TEXT``.
+    """
     rivals = [rival.text.splitlines() for rival in guesses[:SHOWN_GUESSES] if rival != guess]
     lines = guess.text.splitlines()
     for number, line in enumerate(lines):
@@ -557,10 +585,11 @@ def _show_sample(guess: Guess, guesses: Sequence[Guess]) -> str:
 
 
 def _iter_lines(stream: IO[bytes], file: UserFile) -> Iterator[str]:
-    """Yield the lines of a text file, each with its line break.
+    """Yield the lines of a text file, each with its line break, without a byte-order mark.
 
-    Raises InputError for a file that is not a text, for an uncertain encoding, for a byte that the
-    encoding lacks, and for a line of more than ``LONGEST_LINE`` characters.
+    ``stream``: the file's unpacked bytes. Raises InputError for a file that is not a text, for an
+    uncertain or unknown encoding, for a byte that the encoding lacks, and for a line of more than
+    ``LONGEST_LINE`` characters.
     """
     start = stream.peek(4)  # type: ignore[attr-defined]
     for signature, hint in SIGNATURES.items():
@@ -591,8 +620,8 @@ def _iter_lines(stream: IO[bytes], file: UserFile) -> Iterator[str]:
 def _read_txt(stream: IO[bytes], file: UserFile) -> Iterator[Any]:
     """Yield the header, then one text for each line of a .txt file.
 
-    Raises InputError for a file without lines, and for a table: two or more sampled lines, all with
-    the same number of tabs, at least one.
+    Raises InputError for a file without lines, and for a table: all lines of the sample but blank
+    ones have the same number of tabs, at least one. A file of one line is no table.
     """
     lines = _iter_lines(stream, file)
     sample = list(islice(lines, SAMPLE_LINES))
@@ -610,7 +639,7 @@ def _read_txt(stream: IO[bytes], file: UserFile) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class Dialect:
-    """The form of a table: delimiter, whether cells may be quoted, lines above the header."""
+    """The form of a table: delimiter, whether cells may be quoted, number of lines above header."""
 
     delimiter: str
     is_quoted: bool
@@ -625,11 +654,12 @@ class Dialect:
 def _read_table(stream: IO[bytes], file: UserFile, expected: str) -> Iterator[Any]:
     """Yield the header and the rows of a .csv or .tsv file.
 
-    In a .tsv file with tabs a quotation mark is text. Blank lines are passed over, but in a .tsv
-    file of one column each is an empty text. Raises InputError for a file of blank lines, a row
-    with another number of cells than the header, and a quotation mark that does not close.
+    A row has the line where it begins as number. In a .tsv file with tabs a quotation mark is text.
+    Blank lines are skipped, but in a .tsv file of one column each is an empty text. Raises
+    InputError for a file of blank lines, for a column name that occurs twice, for a row with
+    another number of cells than the header, and for quotation marks that do not close.
 
-    expected: the delimiter that belongs to the ending of the file's name.
+    expected: the delimiter that belongs to the suffix of the file's name.
     """
     lines = _iter_lines(stream, file)
     sample = list(islice(lines, SAMPLE_LINES))
@@ -637,7 +667,7 @@ def _read_table(stream: IO[bytes], file: UserFile, expected: str) -> Iterator[An
     skipped = dialect.skipped_lines
     reader = dialect.make_reader(chain(sample[skipped:], lines))
 
-    # The rows, each by the line where it begins
+    # ``start``: the line where the next row begins
     start = skipped + 1
     try:
         names = _name_columns(next(reader, []), f"{file.location}:{start}")
@@ -664,7 +694,7 @@ def _read_table(stream: IO[bytes], file: UserFile, expected: str) -> Iterator[An
 def _make_row_error(
     place: str, cells: Sequence[str], names: Sequence[str], dialect: Dialect
 ) -> InputError:
-    """Make the error for a row with more or fewer cells than the header."""
+    """Make the error for a row with more or fewer cells than the header. ``place``: FILE:LINE."""
     delimiter = dialect.delimiter
     hint = None
     if dialect.is_quoted:
@@ -675,14 +705,14 @@ def _make_row_error(
 
 
 def _detect_dialect(sample: Sequence[str], expected: str, location: object) -> Dialect:
-    """Detect the form of a table by its first lines; log what differs from ``expected``.
+    """Detect the form of a table by its first lines; log skipped lines and another delimiter.
 
-    A line ``sep=;`` names the delimiter. Lines above the header that are blank or begin with ``#``
-    are skipped.
+    A first line ``sep=;`` names the delimiter. Lines above the header that are blank or begin with
+    ``#`` are skipped. ``expected``: the usual delimiter of the file's kind.
     """
     # the lines above the header; Excel writes sep=; into the first line
-    header = "".join(sample[:1])
-    separator = re.fullmatch(r'"?sep=([^"\r\n])"?\s*', header)
+    first_line = "".join(sample[:1])
+    separator = re.fullmatch(r'"?sep=([^"\r\n])"?\s*', first_line)
     first = 1 if separator else 0
     skipped = first
     while skipped < len(sample) - 1 and _is_above_header(sample[skipped], sample[skipped + 1]):
@@ -703,7 +733,10 @@ def _can_be_quoted(delimiter: str, expected: str) -> bool:
 
 
 def _is_above_header(line: str, next_line: str) -> bool:
-    """Whether a line is blank, or a comment: ``#`` with other cells than the next line."""
+    """Return whether a line is blank, or a comment.
+
+    A comment begins with ``#``, and has none of ``DELIMITERS`` as often as the next line.
+    """
     if not line.strip():
         return True
     counts = [(line.count(mark), next_line.count(mark)) for mark in DELIMITERS]
@@ -713,10 +746,13 @@ def _is_above_header(line: str, next_line: str) -> bool:
 
 
 def _detect_delimiter(sample: Sequence[str], expected: str) -> str:
-    """Return the delimiter of the header by which all sampled rows have as many cells.
+    """Return the delimiter by which all sampled rows have as many cells as the header.
 
-    Where several delimiters do, or none does, clevercsv chooses. A rare delimiter is taken only
-    where all sampled rows have as many cells.
+    Where several of the header's ``DELIMITERS`` fit, or none does, clevercsv chooses one of them.
+    Where the header has none, one of ``RARE_DELIMITERS`` is taken only if it alone fits. Otherwise,
+    and where the header has no delimiter but ``expected``, the result is ``expected``.
+
+    ``sample``: the lines from the header on. ``expected``: the usual delimiter of the file's kind.
     """
     header = "".join(sample[:1])
     usual = [delimiter for delimiter in DELIMITERS if delimiter in header]
@@ -732,7 +768,10 @@ def _detect_delimiter(sample: Sequence[str], expected: str) -> str:
 
 
 def _sniff_delimiter(sample: Sequence[str], choices: Sequence[str], expected: str) -> str:
-    """Return clevercsv's choice of a delimiter; without one ``expected``, or the first choice."""
+    """Return the delimiter that clevercsv chooses among ``choices``.
+
+    Where it finds none: ``expected`` if it is among ``choices``, else the first of them.
+    """
     import clevercsv  # a third of a second, which most files do not need
 
     text = "".join(sample)[:SAMPLE_CHARACTERS]
@@ -746,9 +785,10 @@ def _sniff_delimiter(sample: Sequence[str], choices: Sequence[str], expected: st
 
 
 def _is_fitting(sample: Sequence[str], delimiter: str, expected: str) -> bool:
-    """Whether a delimiter gives all sampled rows as many cells as the header.
+    """Return whether a delimiter gives all sampled rows as many cells as the header.
 
-    A last row that the end of the sample cuts does not count. False for a header alone.
+    False for a header alone, and for a whole file with quotation marks that do not close. A last
+    row that the end of the sample cuts inside its quotation marks does not count.
     """
     dialect = Dialect(delimiter, _can_be_quoted(delimiter, expected), 0)
     rows: list[list[str]] = []
@@ -756,7 +796,7 @@ def _is_fitting(sample: Sequence[str], delimiter: str, expected: str) -> bool:
         for cells in dialect.make_reader(iter(sample)):
             if cells:
                 rows.append(cells)
-    # A quoted cell goes on behind the sample; in a whole file, its marks do not close.
+    # The sample cuts a quoted cell. If it is the whole file, the marks do not close.
     except csv.Error:
         if len(sample) < SAMPLE_LINES:
             return False
@@ -764,9 +804,10 @@ def _is_fitting(sample: Sequence[str], delimiter: str, expected: str) -> bool:
 
 
 def _name_columns(cells: Sequence[Any], location: object) -> list[str]:
-    """Return the names of columns in one line each; an unnamed column has its number.
+    """Return the names of columns from a header's cells, each on one line.
 
-    Raises InputError for a name that occurs twice.
+    An unnamed column is called ``column 3`` by its number from 1. Raises InputError for a name that
+    occurs twice.
     """
     names = []
     for number, cell in enumerate(cells, start=1):
@@ -776,7 +817,7 @@ def _name_columns(cells: Sequence[Any], location: object) -> list[str]:
 
 
 def _require_distinct(names: list[str], location: object) -> list[str]:
-    """Return the names of columns. Raises InputError for a name that occurs twice."""
+    """Return ``names`` unchanged. Raises InputError for a name that occurs twice."""
     repeated = find_repeated(names)
     if repeated is not None:
         problem = f"the column {repeated!r} stands twice"
@@ -788,8 +829,8 @@ def _iter_objects(values: Iterator[tuple[int, Any]], file: UserFile) -> Iterator
     """Yield the header of all keys in the first JSON objects, then every object as a row.
 
     The first ``KEY_ROWS`` objects are read for the header. While a column of the caller is missing,
-    more are read, up to ``MOST_KEY_ROWS``. Raises InputError for a value that is not an object, and
-    without any object.
+    more are read, up to ``MOST_KEY_ROWS``. ``values``: number and JSON value of each row. Raises
+    InputError for a value that is not an object, and when ``values`` is empty.
     """
     head: list[tuple[int, Row]] = []
     keys: dict[str, None] = {}
@@ -816,7 +857,11 @@ def _require_object(value: Any, place: str) -> Row:
 
 
 def _parse_json(text: str, location: str, hint: str | None = None) -> Any:
-    """Parse one JSON value. Raises InputError for other texts and for a key that occurs twice."""
+    """Parse one JSON value.
+
+    Raises InputError with ``hint`` for a text that is not JSON or nested too deep, and InputError
+    for an object with a key that occurs twice.
+    """
 
     def make_object(pairs: list[tuple[str, Any]]) -> Row:
         """Make an object of distinct keys."""
@@ -832,6 +877,8 @@ def _parse_json(text: str, location: str, hint: str | None = None) -> Any:
 
 
 def _iter_json_lines(lines: Iterator[str], location: object) -> Iterator[tuple[int, Any]]:
+    # Yields (number from 1, JSON value) of every line that is not blank. Raises InputError for a
+    # line that is not one JSON value.
     for number, line in enumerate(lines, start=1):
         if line.strip():
             hint = "write an object a line; an array or an indented object is a .json file"
@@ -844,9 +891,10 @@ def _read_jsonl(stream: IO[bytes], file: UserFile) -> Iterator[Any]:
 
 
 def _read_json(stream: IO[bytes], file: UserFile) -> Iterator[Any]:
-    """Yield the header and the rows of a JSON array of objects, which may be in an object.
+    """Yield the header and the rows of a JSON array of objects (``_find_json_rows``).
 
-    A file whose first line is a whole object, with more lines below, is read as JSON Lines.
+    A file whose first line is a whole object, with more lines below, is read as JSON Lines. Raises
+    InputError for other content, and for an array of more than ``LARGEST`` characters.
     """
     lines = _iter_lines(stream, file)
     head = list(islice(lines, 2))
@@ -876,9 +924,10 @@ def _is_json_object(line: str) -> bool:
 def _find_json_rows(value: Any, location: object) -> list[Any]:
     """Return the rows of a JSON value.
 
-    They are the items of an array, or of the only array of objects in an object; another object is
-    a row. Raises InputError for other values, for an object of columns, and for one with several
-    arrays of objects.
+    The rows are the items of an array, or of the only array of objects in an object. An object
+    without such an array is one row. Raises InputError for an object with several arrays of
+    objects, for an object whose values are all lists or objects (columns, as pandas writes them),
+    and for any other value.
     """
     if isinstance(value, list):
         return value
@@ -907,7 +956,8 @@ def _read_parquet(stream: IO[bytes], file: UserFile) -> Iterator[Any]:
     """Yield the header of all columns, then each row with its number, from 1.
 
     The rows have the caller's columns alone. They have all columns when the caller names none or
-    the file has none of them.
+    the file has none of the named columns. Raises InputError for a column name that occurs twice,
+    and for a text of more than ``LONGEST_LINE`` bytes.
     """
     with pq.ParquetFile(stream) as table:
         schema = table.schema_arrow
@@ -932,10 +982,10 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _unpack_batch(batch: pa.RecordBatch, location: object, first: int) -> Iterator[list[Row]]:
-    """Yield the rows of a batch in lists of at most ``BATCH_BYTES`` of a column's text.
+    """Yield the rows of a batch, in order, in lists of at least one row.
 
-    A list has at least one row. Raises InputError for a text of more than ``LONGEST_LINE`` bytes.
-    ``first``: the number of rows before the batch.
+    Each column has at most ``BATCH_BYTES`` of text in a list. Raises InputError for a text of more
+    than ``LONGEST_LINE`` bytes. ``first``: the number of rows before the batch.
     """
     import pyarrow.compute as pc
 
@@ -964,7 +1014,11 @@ NumberedCells = Iterator[tuple[int, tuple[Any, ...]]]
 
 
 def _read_xlsx(stream: IO[bytes], file: UserFile) -> Iterator[Any]:
-    """Yield the first sheet of a workbook that holds cells, under its first row with cells."""
+    """Yield the header and the rows of the first sheet that holds cells.
+
+    The header is the sheet's first row with cells. Raises what ``_open_sheet`` and ``_iter_sheet``
+    raise, openpyxl's errors as InputError.
+    """
     with _convert_workbook_errors(file.location):
         yield from _iter_sheet(_open_sheet(stream, file.location), file.location)
 
@@ -978,7 +1032,10 @@ _WORKBOOK_ERRORS = (
 
 @contextmanager
 def _convert_workbook_errors(location: object) -> Iterator[None]:
-    """Convert the errors of openpyxl over a damaged workbook to InputError."""
+    """Convert the errors of openpyxl over a damaged workbook to InputError.
+
+    An OSError of the disk passes unchanged.
+    """
     try:
         yield
     except AttributeError as error:  # openpyxl's, of a chart sheet without a chart
@@ -994,10 +1051,11 @@ def _convert_workbook_errors(location: object) -> Iterator[None]:
 
 
 def _iter_sheet(rows: NumberedCells, location: object) -> Iterator[Any]:
-    """Yield the header of a sheet and its rows, by column.
+    """Yield the header of a sheet, then each row with its number: column → value, None if empty.
 
-    Raises InputError for a cell without a column name. The header is yielded after the first row is
-    checked: where a title stands above the table, the table's names have no column.
+    ``rows``: rows with cells by number from 1. Raises InputError for a column name that occurs
+    twice, and for a cell beyond the named columns. The header is yielded after the first row is
+    checked: where a title stands above the table, the row of names is wider than the title.
     """
     start, header = next(rows, (1, ()))
     while header and header[-1] is None:
@@ -1018,17 +1076,17 @@ def _iter_sheet(rows: NumberedCells, location: object) -> Iterator[Any]:
 
 
 def _open_sheet(stream: IO[bytes], location: object) -> NumberedCells:
-    """Open the first sheet with cells, and return its rows with cells; rows count from 1.
+    """Open the first sheet with cells, and return its rows that hold a cell, by number from 1.
 
-    Raises InputError for a workbook without cells and, when it is read, for a formula whose value
-    is not stored; openpyxl's errors for a damaged workbook.
+    Raises InputError for a workbook that is too large or has no cells; openpyxl's errors for a
+    damaged workbook. The rows raise InputError for a formula whose value is not stored.
     """
     # openpyxl gives either the stored values or the formulas, so a workbook may be loaded twice.
     has_formulas = _has_formulas(stream, location)
     sheets = _load_sheets(stream, with_values=True)
     formula_sheets = _load_sheets(stream, with_values=False) if has_formulas else []
 
-    # Its first sheet with cells
+    # indices of the sheets with cells, of which the first is read
     filled = [number for number, sheet in enumerate(sheets) if any(_iter_cells(sheet))]
     if not filled:
         raise InputError(location, "has no sheet with cells", allowed="at least one text")
@@ -1042,7 +1100,10 @@ def _open_sheet(stream: IO[bytes], location: object) -> NumberedCells:
 
 
 def _has_formulas(stream: IO[bytes], location: object) -> bool:
-    """Whether a sheet of a workbook may have formulas. Raises InputError for a huge workbook."""
+    """Return whether a sheet of a workbook may have formulas.
+
+    Raises InputError for a workbook of more than ``LARGEST`` bytes, unpacked.
+    """
     with zipfile.ZipFile(stream) as parts:
         if sum(part.file_size for part in parts.infolist()) > LARGEST:
             raise InputError(location, "is too large a workbook", hint="save the sheet as .csv")
@@ -1051,7 +1112,7 @@ def _has_formulas(stream: IO[bytes], location: object) -> bool:
 
 
 def _load_sheets(stream: IO[bytes], with_values: bool) -> list[Any]:
-    """Load the sheets of a workbook, with the stored values of formulas or with formulas."""
+    """Load the sheets of a workbook. ``with_values``: stored values in place of formulas."""
     from openpyxl import load_workbook
 
     sheets = list(load_workbook(stream, read_only=True, data_only=with_values).worksheets)
@@ -1068,10 +1129,10 @@ def _iter_cells(sheet: Any) -> NumberedCells:
 
 
 def _iter_stored_cells(sheet: Any, formula_sheet: Any, location: object) -> NumberedCells:
-    """Yield the rows of a sheet with formulas, as ``_iter_cells``.
+    """Yield the rows of a sheet that hold a value, with their number from 1.
 
-    Raises InputError for a formula whose value is not stored: a program wrote it, and no
-    spreadsheet has computed it.
+    ``sheet`` has the stored values, ``formula_sheet`` the same sheet's formulas. Raises InputError
+    for a formula whose value is not stored: a program wrote it, and no spreadsheet has computed it.
     """
     values = enumerate(sheet.iter_rows(values_only=True), start=1)
     formulas = formula_sheet.iter_rows(values_only=True)

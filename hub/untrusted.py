@@ -97,8 +97,8 @@ _URL_WITH_SECRET = re.compile(r"[^:]+://([^/@]*:.*@|[^/@]+@|[^?]*\?)")
 def strip_controls(text: str, kept: Collection[str] = ()) -> str:
     """Return ``text`` without escape sequences, control characters and invisible marks.
 
-    Tabs and ``\\n`` stay, and so do the characters ``kept``. ``\\r\\n`` becomes ``\\n``; other line
-    breaks go.
+    Tabs and ``\\n`` stay, and so do the characters of ``kept``. ``\\r\\n`` becomes ``\\n``; other
+    line breaks are removed.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -114,8 +114,8 @@ def strip_controls(text: str, kept: Collection[str] = ()) -> str:
 def join_lines(text: str, longest: int = LONGEST) -> str:
     """Return ``text`` on one line of at most ``longest`` characters, without control characters.
 
-    Runs of blanks become one blank, and a longer line ends in ``…``. Of a huge text the first
-    20 * ``longest`` characters are read.
+    Line breaks and runs of blanks become one blank. A line that is too long is cut and ends in
+    ``…``. Only the first 20 * ``longest`` characters of ``text`` are read.
     """
     # Controls and blanks vanish, so more characters are read than the line has.
     text = _LINE_BREAKS.sub(" ", text[: 20 * longest])
@@ -141,9 +141,10 @@ class Markdown(str):
 
 
 def make_visible(text: str) -> str:
-    """Return ``text`` with U+FFFD for each character that hides or reorders others.
+    """Return ``text`` with U+FFFD for each character of ``HIDDEN_CATEGORIES``.
 
-    Tabs, ``\\n`` and the joiners of emoji and some scripts stay.
+    Such a character is invisible, or reorders the text around it. Tabs, ``\\n`` and the joiners of
+    emoji and some scripts stay.
     """
     return "".join(REPLACEMENT if _is_hidden(char) else char for char in text)
 
@@ -155,12 +156,12 @@ def _is_hidden(char: str) -> bool:
 
 
 def make_visible_line(text: str) -> str:
-    """Return ``text`` on one line, with U+FFFD for hidden characters."""
+    """Return ``make_visible(text)`` on one line; blanks and line breaks become single blanks."""
     return make_visible(" ".join(text.split()))
 
 
 def escape_inline(text: str) -> Markdown:
-    """Return untrusted text as Markdown that renders as this very text, on one line.
+    """Return untrusted text as Markdown that renders as ``make_visible_line(text)``, no markup.
 
     The result fits a paragraph, a list item and a table cell, also at the start of a line.
     """
@@ -172,9 +173,10 @@ def escape_inline(text: str) -> Markdown:
 
 
 def escape_prose(text: str) -> Markdown:
-    """Return untrusted paragraphs as Markdown, escaped line by line.
+    """Return untrusted paragraphs as Markdown, escaped line by line (``escape_inline``).
 
-    The only markup that stays is ``code`` between two backticks on one line.
+    The only markup that stays is ``code`` between two backticks on one line. Blank lines at the
+    start and the end are removed.
     """
     lines = []
     for line in text.splitlines():
@@ -184,12 +186,12 @@ def escape_prose(text: str) -> Markdown:
 
 
 def escape_sample(text: str) -> Markdown:
-    """Return a sample text as escaped Markdown of which no renderer makes a link.
+    """Return a sample text as one line of escaped Markdown without links.
 
-    The text is cut to ``MOST_SAMPLE_CHARACTERS`` before it is escaped. Renderers look for addresses
-    such as ``name.tld`` after they resolved entities, so escapes alone do not prevent a link.
-    Therefore a zero-width space follows each ``@`` and the first slash of ``//``, and precedes each
-    dot of an address.
+    The text is cut to ``MOST_SAMPLE_CHARACTERS``, with ``…`` as the last, before it is escaped.
+    Renderers look for addresses such as ``name.tld`` after they resolve entities, so escapes alone
+    do not prevent a link. Therefore a zero-width space follows each ``@`` and the first slash of
+    ``//``, and precedes each dot of an address.
     """
     text = make_visible_line(text)
     if len(text) > MOST_SAMPLE_CHARACTERS:
@@ -221,8 +223,9 @@ def format_fenced(text: str, language: str = "text") -> Markdown:
 def finalize(value: Any) -> str:
     """Return a value as text for a Markdown template or table.
 
-    Markdown stays unchanged, numbers are formatted, and all other values are escaped as text.
-    Raises TypeError for a truth value and None, for which a template has to choose a word.
+    ``Markdown`` stays unchanged. An int has commas between thousands, a float at most 6 significant
+    digits. Any other value is escaped as one line of text. Raises TypeError for a truth value and
+    None: a template has to choose a word for them.
     """
     if isinstance(value, Markdown):
         return value
@@ -238,8 +241,10 @@ def finalize(value: Any) -> str:
 def make_template_environment(loader: "BaseLoader") -> "Environment":
     """Return a Jinja environment for Markdown pages with the templates of ``loader``.
 
-    ``finalize`` escapes every printed value. A template that uses an undefined variable raises
-    UndefinedError.
+    ``finalize`` escapes every printed text that is not ``Markdown``, formats numbers, and raises
+    TypeError for None and truth values. The filter ``markdown`` marks a trusted text as
+    ``Markdown``, and ``code`` is ``format_code``; the function ``table`` is ``format_table``. A
+    template that prints or tests an undefined variable raises UndefinedError.
     """
     from jinja2 import Environment, StrictUndefined
 
@@ -257,9 +262,10 @@ def make_template_environment(loader: "BaseLoader") -> "Environment":
 
 
 def format_table(header: list[Any], rows: list[list[Any]]) -> Markdown:
-    """Return a Markdown table of values that ``finalize`` formats.
+    """Return a Markdown table; ``finalize`` formats each cell of the header and the rows.
 
-    A column is aligned to the right when all its values are numbers.
+    Each row has as many cells as the header. A column is aligned to the right when all its values
+    are numbers. Raises TypeError for None and truth values.
     """
     rules = []
     for index in range(len(header)):
@@ -283,9 +289,11 @@ class Guard(SafeConstructor):
     """Mixin of a YAML loader: raises UnsafeYaml for values that PyYAML cannot build."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Return the value of ``node``.
+        """Return the value of ``node``; ``deep`` is PyYAML's own argument.
 
-        Raises UnsafeYaml for a value that is not of its type, and for a long number.
+        Raises UnsafeYaml for a value that is not of its type, for a number of more than
+        ``MAX_NUMBER_CHARACTERS``, and for half of a surrogate pair. Other errors of PyYAML, such as
+        for an unknown tag, are yaml.YAMLError, too.
         """
         if node.tag in _NUMBER_TAGS and len(node.value) > MAX_NUMBER_CHARACTERS:
             raise UnsafeYaml(f"a number of {len(node.value)} characters", node.start_mark)
@@ -326,7 +334,7 @@ class SafeTypes(Guard, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: 
 def load_yaml(
     text: str, *, max_bytes: int, max_depth: int, max_nodes: int, loader: Any = SafeTypes
 ) -> Any:
-    """Return the one document in ``text``, as plain Python values; None without a document.
+    """Return the one document in ``text`` as Python values of YAML's types; None without one.
 
     Args:
         text: the YAML.
@@ -337,7 +345,8 @@ def load_yaml(
         loader: the loader's class, which has the mixin ``Guard``.
 
     Raises:
-        UnsafeYaml: the text breaks a limit, or has a malformed value or half a surrogate pair.
+        UnsafeYaml: the text breaks a limit (``MAX_MERGES`` is one, too), or has a malformed value
+            or half a surrogate pair.
         yaml.YAMLError: the text is not YAML, or has several documents. The base of UnsafeYaml.
     """
     size = len(text.encode("utf-8", "replace"))
@@ -366,10 +375,12 @@ def _require_limits(
 ) -> None:
     """Raise UnsafeYaml when a document breaks a limit after its aliases are replaced.
 
-    Raise UnsafeYaml, too, for an alias without an earlier anchor, or inside its own anchor.
+    The limits are those of ``load_yaml``, and ``MAX_MERGES``. Raise UnsafeYaml, too, for an alias
+    without an earlier anchor, or inside its own anchor; yaml.YAMLError for a text that is not YAML.
     """
-    anchors: dict[str | None, _Extent] = {}  # anchor → the extent of its content
-    # the anchor of each open collection, and the extent of all that is before it
+    # anchor → the extent of its content; the key None, of nodes without an anchor, is never read
+    anchors: dict[str | None, _Extent] = {}
+    # the anchor of each open collection, with ``levels``, ``nodes`` and ``characters`` at its start
     open_collections: list[tuple[str | None, _Extent]] = []
     nodes = 0
     characters = 0
@@ -418,11 +429,12 @@ def _require_limits(
 
 
 def check_dataset_card(repo_id: str, revision: str) -> None:
-    """Raise InputError when the metadata of a Hub's dataset breaks ``CARD_LIMITS``.
+    """Raise InputError when a Hub dataset's metadata breaks ``CARD_LIMITS`` or has a bad value.
 
     The metadata are the card's front matter and ``.huggingface.yaml``, which this function
-    downloads. Metadata that are no YAML pass: ``datasets`` reports these. Other errors of the Hub's
-    client than a missing file pass unchanged.
+    downloads. A file that the dataset lacks is skipped; offline, also a file that was not
+    downloaded before. Metadata that are not YAML pass: ``datasets`` reports these. Other errors of
+    the Hub's client pass unchanged. ``revision``: a commit, a branch or a tag.
     """
     from huggingface_hub import constants, hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
@@ -461,9 +473,10 @@ def find_front_matter(card: str) -> str:
 
 
 def list_card_licences(metadata: Mapping[str, Any]) -> list[str]:
-    """Return the licences that a card's metadata names, one or a list, in lower case.
+    """Return the licence ids that a card's metadata names, in lower case; [] where it names none.
 
-    A licence that the Hub does not know stands as ``license: other`` and ``license_name: ID``.
+    ``license`` holds one id or a list. ``license: other``, for a licence that the Hub does not
+    know, stands for the id in ``license_name``.
     """
     for key in ("license", "license_name"):
         value = metadata.get(key)
@@ -486,15 +499,16 @@ def convert_model_errors(
     """Turn a library's exception over a model's files into InputError, with its first line.
 
     Libraries raise anything: tokenizers ``Exception`` itself, and a BaseException for a regular
-    expression that takes too long; architectures AttributeError. A failing disk or memory is not
-    converted.
+    expression that takes too long; architectures AttributeError. These pass unchanged: the
+    project's own errors, those of a failing disk or memory, and Ctrl-C.
 
     Args:
         model: the model, for the message.
         problem: the problem, for the message.
         allowed: the allowed values, for the message.
-        hint: the remedy, for the message.
-        passes: returns whether an exception is not the model's fault, and passes unchanged.
+        hint: the remedy, for the message; an ImportError has a remedy of its own.
+        passes: a function of the exception. When it returns a true value, the exception is not the
+            model's fault and passes unchanged.
     """
     try:
         yield
@@ -512,10 +526,9 @@ def convert_model_errors(
 
 
 def _is_about_a_model(error: BaseException) -> bool:
-    """Return whether a model's files caused an error.
+    """Return whether a model's files, or the lack of one, caused an error.
 
-    An absent file is theirs, too. Other causes are the user (Ctrl-C), a failing disk and the memory
-    of a GPU.
+    Other causes are the user (Ctrl-C), a failing disk and the memory of a GPU.
     """
     name = type(error).__name__
     if not isinstance(error, Exception):
@@ -530,13 +543,14 @@ def _is_about_a_model(error: BaseException) -> bool:
 def read_json_object(path: Path, model: object) -> dict[str, Any]:
     """Return the JSON object in a file of a model.
 
-    model: the model's name for the message. Raises InputError for other content, OSError for a file
-    that cannot be opened.
+    ``model``: the model's name for the message. Raises InputError for other content, OSError for a
+    file that cannot be opened.
     """
     return _read_json(path, model, dict, "a JSON object")
 
 
 def _read_json(path: Path, model: object, kind: type, allowed: str) -> Any:
+    # Raises InputError unless the file holds JSON of the type ``kind``; ``allowed`` names the type.
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -547,10 +561,10 @@ def _read_json(path: Path, model: object, kind: type, allowed: str) -> Any:
 
 
 def require_no_cross_encoder(folder: Path, model: object) -> str:
-    """Raise InputError for a cross-encoder's folder; return any other folder's ``model_type``.
+    """Return the ``model_type`` of a model's folder. Raises InputError for a cross-encoder.
 
-    It is ``ENCODER`` where the folder names none. ``model``: the model's name, for the error.
-    Raises InputError for a damaged config, too.
+    ``model_type`` is ``ENCODER`` where the folder names none. ``model``: the model's name, for the
+    error. Raises InputError for a damaged config, too.
     """
     kind: str = ENCODER
     encoder_config = folder / "config_sentence_transformers.json"
@@ -574,9 +588,10 @@ def require_no_cross_encoder(folder: Path, model: object) -> str:
 
 
 def require_modules(folder: Path, model: object) -> None:
-    """Raise InputError unless a folder holds a SentenceTransformer of ``MOST_MODULES`` at most.
+    """Raise InputError unless a folder holds a SentenceTransformer of at most ``MOST_MODULES``.
 
-    sentence-transformers would silently build an encoder from another kind of model.
+    sentence-transformers would silently build an encoder from another kind of model. ``model``: the
+    model's name, for the error.
     """
     # Check the kind of model first: a cross-encoder gets its own message.
     path = folder / "modules.json"
@@ -599,7 +614,9 @@ def require_modules(folder: Path, model: object) -> None:
 def require_safetensors(
     folder: Path, model: object, loaded_by: str = "sentence-transformers"
 ) -> None:
-    """Raise InputError when a model's folder has weights only as pickles, or has none.
+    """Raise InputError when a model's folder has no weights in safetensors.
+
+    Raise InputError, too, when a folder in it has a pickle of weights and no safetensors.
 
     Args:
         folder: the model's folder.
@@ -629,8 +646,9 @@ def require_all_weights(network: Any, folder: Path, model: object, **settings: A
     """Raise InputError when the files of a loaded model lack weights.
 
     transformers fills missing weights at random, and only warns. This function loads the model
-    again on the meta device, which reads no weights, and looks at the missing names. Weights of a
-    pooler may be missing: an embedding does not use these. Quantized models are not checked.
+    again on the meta device, which reads no weights, and looks at the names of missing weights.
+    Weights of a pooler may be missing: an embedding does not use them. Quantized models are not
+    checked. Exceptions of ``from_pretrained`` pass unchanged.
 
     Args:
         network: the loaded model.
@@ -679,10 +697,10 @@ def require_ids(tokenizer: Any, rows: int, model: object, used: Iterable[int | N
 
 
 def count_usable_positions(transformer: Any) -> int | None:
-    """Return for how many tokens a transformer has learned position embeddings.
+    """Return the number of tokens for which a transformer has learned position embeddings.
 
-    Return None for a transformer without them. RoBERTa reserves the rows up to the padding row, so
-    these do not count.
+    None for a transformer without position embeddings. RoBERTa reserves the rows of the table up to
+    the padding row, so these do not count.
     """
     # GPT-2 names its table ``wpe``.
     layers = getattr(transformer, "embeddings", transformer)
@@ -698,7 +716,7 @@ _TEXTS_AT_ONCE = 1_000  # texts that are tokenised together
 
 
 def warn_of_cut_texts(encoder: Any, texts: Sequence[str], name: str, unit: str) -> None:
-    """Warn how many texts are longer than an encoder reads: "38 of 40 documents are cut".
+    """Log a warning when texts are longer than an encoder reads: "38 of 40 documents are cut".
 
     An encoder without a limit, or without a tokenizer that can be called, is not checked.
 
@@ -706,7 +724,7 @@ def warn_of_cut_texts(encoder: Any, texts: Sequence[str], name: str, unit: str) 
         encoder: a SentenceTransformer.
         texts: the texts.
         name: the encoder or data that the warning names.
-        unit: the texts in a word, e.g. documents.
+        unit: the warning's word for the texts, e.g. documents.
     """
     limit = encoder.max_seq_length
     tokenizer = encoder.tokenizer
@@ -728,9 +746,9 @@ def warn_of_cut_texts(encoder: Any, texts: Sequence[str], name: str, unit: str) 
 def read_upstream(folder: str | Path | None) -> dict[str, Any]:
     """Return ``{"upstream": {"model", "made_by", "packages"}}`` from a model folder's ``ORIGIN``.
 
-    Return ``{}`` for None as folder, and when the file is absent or malformed. Folders of
-    ``sts-dino lm`` add "license", "sha256" of the published weights, from a Hub "revision", and for
-    converted weights "converted_from".
+    Return ``{}`` for None as folder, and when the file is absent or malformed. Where the file has
+    them, these keys are added: "license", "sha256" of the published weights, "revision" of a Hub
+    model, and "converted_from" of converted weights.
     """
     if folder is None:
         return {}

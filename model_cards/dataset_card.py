@@ -49,7 +49,7 @@ COLUMN_MEANINGS = WORDS["columns"]
 REASON_MEANINGS = WORDS["reasons"]
 SOURCE_REASON_MEANINGS = WORDS["source_reasons"]
 GENERATOR_LIMITS = DATA / "generators.yaml"
-# licence of the source sentences → the benchmark whose train part they are
+# licence of the source sentences → the benchmark whose train split they are
 BENCHMARK_OF_LICENCE = {
     "stsb-train": "STS Benchmark",
     "stsb-captions-and-headlines": "STS Benchmark",
@@ -64,16 +64,17 @@ RAW_TEXT_COLUMNS = ["text1", "text2"]
 
 
 def make_dataset_files(facts: DatasetFacts, repo_id: str, now: datetime) -> dict[str, bytes]:
-    """Make the files of a dataset's card, path → content; a growing run has no plots.
+    """Make the files of a dataset's card: path in the run directory → content; write nothing.
 
-    They are README.md, DETAILS.md and the plots.
+    They are README.md, DETAILS.md and, for a finished run, the plots.
 
     Args:
         facts: the checked facts of the run; the sample rows are read from its directory.
         repo_id: the Hub id on the card, which the caller has checked.
         now: the time (UTC) from which the card of a growing run estimates its end.
 
-    Raises InputError when a shard cannot be read or has other rows than the manifest says.
+    Raises InputError when a shard cannot be read or has another number of rows than the manifest
+    says, and when ``changes.yaml`` lists the dataset without the version of a finished run.
     """
     recipe = facts.recipe
     manifest = facts.manifest
@@ -123,9 +124,10 @@ def make_dataset_files(facts: DatasetFacts, repo_id: str, now: datetime) -> dict
 
 
 def draw_pictures(facts: DatasetFacts) -> dict[str, bytes]:
-    """Draw the plots of a finished dataset, path → PNG; reads its shards to count the rows.
+    """Draw the plots of a finished dataset: path in the run directory → content of the PNG file.
 
-    Without text lengths in the manifest, the plot of lengths is left out.
+    Without text lengths in the manifest, the plot of lengths is left out. Shards are read to count
+    the rows; InputError is raised for a shard that cannot be read.
     """
     # matplotlib takes a second to import
     from sts_dino.model_cards.plots import draw_label_plot, draw_length_plot
@@ -145,7 +147,7 @@ def draw_pictures(facts: DatasetFacts) -> dict[str, bytes]:
 
 
 def _build_recipe_context(facts: DatasetFacts) -> dict[str, Any]:
-    """Return the template variables from the recipe, and the papers to cite."""
+    """Return the template variables about the recipe: decoding, prompts, papers to cite, limits."""
     recipe = facts.recipe
     model = recipe.model
 
@@ -192,10 +194,11 @@ def _list_settings(
 ) -> list[tuple[str, Any]]:
     """List the values of a decoding key as (suffix of the table row's title, value).
 
-    The common value comes first, with an empty suffix, unless every label overrides the key.
+    The value of ``recipe.decoding`` comes first, with an empty suffix, unless every label overrides
+    it. The labels that override it follow in their order.
 
     Args:
-        recipe: has the common value.
+        recipe: the recipe.
         key: a key of the recipe's ``decoding`` that labels may override, e.g. samples.
         labels: the labels that the table is about.
     """
@@ -212,7 +215,8 @@ def _list_settings(
 def _build_rows_context(facts: DatasetFacts, configs: dict[str, list[Split]]) -> dict[str, Any]:
     """Return the template variables of the configs that have rows: columns, splits, sample rows.
 
-    ``configs``: config → its splits. Reads shards for the sample rows.
+    ``configs``: config → its splits. Shards are read for the sample rows; InputError is raised for
+    a shard that cannot be read.
     """
     recipe = facts.recipe
     names = list(configs)
@@ -240,9 +244,10 @@ def _build_rows_context(facts: DatasetFacts, configs: dict[str, list[Split]]) ->
 
 
 def describe_config(config: str, recipe: DatasetRecipe) -> str:
-    """Describe the rows of a config, and the number and kind of the examples in its prompts.
+    """Describe the rows of a config, and the number and kind of the examples in their prompts.
 
-    ``config``: e.g. pairs, or pairs-5shot for rows of prompts with five examples.
+    ``config``: a config of ``recipe``, e.g. pairs, or pairs-5shot for rows of prompts with five
+    examples. Without a shot count in its name, no examples are described.
     """
     # the rows
     base = get_base_config(config)
@@ -272,7 +277,7 @@ def _format_config_columns(
 ) -> list[tuple[list[str], Markdown]]:
     """Return (configs, table of their columns) for each group that differs in shot counts alone.
 
-    The tables leave out the provenance columns, which the card explains once.
+    The table of configs with all provenance columns leaves these out: the card explains them once.
     """
     groups: dict[str, list[str]] = {}
     for config in configs:
@@ -280,7 +285,7 @@ def _format_config_columns(
     tables = []
     for base, group in groups.items():
         columns = dict(build_config_features(group[0], recipe))
-        # A config without all of them may have a column of the same name with another meaning.
+        # A config that lacks one of them may use the name of another with another meaning.
         if PROVENANCE.keys() <= columns.keys():
             for name in (*PROVENANCE, *EXAMPLE_SET):
                 columns.pop(name, None)
@@ -295,7 +300,8 @@ def _format_columns(
 
     Args:
         columns: name → feature of ``datasets``.
-        base: the config without its shot count; some columns have another meaning in it.
+        base: the config without its shot count, in which some columns have another meaning;
+            empty: no config.
         suffixes: name → text to add to the column's meaning.
     """
     notes = {**COLUMN_MEANINGS, **WORDS["columns_of"].get(base, {})}
@@ -321,7 +327,7 @@ def _format_samples(facts: DatasetFacts, config: str) -> Markdown | None:
     """Format a table of the first ``SAMPLES_PER_TARGET`` rows of each label of ``config``.
 
     Of a growing run only the first ``MOST_SAMPLED_SHARDS`` shards are read. Returns None without
-    rows.
+    rows. Raises InputError for a shard that cannot be read.
     """
     recipe = facts.recipe
     if get_base_config(config) == "raw":
@@ -338,7 +344,10 @@ def _format_samples(facts: DatasetFacts, config: str) -> Markdown | None:
 
 
 def _format_rejected_samples(facts: DatasetFacts, reasons: list[str]) -> Markdown | None:
-    """Format a table of the first rejected rows of each of ``reasons``; None without rows."""
+    """Format a table of the first ``SAMPLES_PER_REASON`` rejected rows of each of ``reasons``.
+
+    Returns None without rows. Raises InputError for a shard that cannot be read.
+    """
     shards = []
     for config in facts.recipe.configs:
         if get_base_config(config) == "rejected":
@@ -353,8 +362,8 @@ def _format_sample_rows(
     """Format a table of rows; None without rows.
 
     Args:
-        groups: target or reason → rows.
-        keys: the columns that come first, as code.
+        groups: target or reason → rows, each as column → value.
+        keys: the columns that come first, formatted as code.
         columns: the other columns, name → type. A class label's type is a tuple of the class names;
             None: a column of text.
     """
@@ -368,9 +377,9 @@ def _format_sample_rows(
 
 
 def _format_cell(value: Any, kind: Any) -> Any:
-    """Format a cell: a class label as its name in the tuple ``kind``, a text escaped.
+    """Format the cell of a value: an index of the class names ``kind`` as its name, a text escaped.
 
-    Other values stay.
+    ``kind``: the column's type, a tuple for a class label. Other values are returned unchanged.
     """
     if isinstance(kind, tuple):
         return kind[value]
@@ -378,7 +387,10 @@ def _format_cell(value: Any, kind: Any) -> Any:
 
 
 def build_counts_context(facts: DatasetFacts) -> dict[str, Any]:
-    """Return the template variables of the counts; of a growing run, only ``counts``: None."""
+    """Return the template variables of the counts; for a growing run only ``counts``, None.
+
+    Raises InputError for a shard of rejected rows that cannot be read.
+    """
     counts = facts.counts
     if counts is None:
         return {"counts": None}
@@ -466,7 +478,7 @@ def build_measured_context(facts: DatasetFacts) -> dict[str, Any]:
 def describe_progress(manifest: Manifest, progress: GenerationProgress) -> str:
     """Describe the finished shards of a growing run, and its rows by config, in a sentence.
 
-    Before the source sentences are known, the sentence says that no shard is done.
+    Before the number of shards is known, the sentence says that no shard is done.
     """
     if progress.shards_total is None:
         return "No shard is done yet."
@@ -484,8 +496,9 @@ def describe_progress(manifest: Manifest, progress: GenerationProgress) -> str:
 def _describe_growth(facts: DatasetFacts, progress: GenerationProgress, now: datetime) -> Markdown:
     """Describe the progress of a growing run, and estimate its end from the raw rows so far.
 
-    The rate is read from RUN_DIR.timing.json beside the run directory; without it, no end is
-    estimated. ``now`` (UTC): the time of the estimate.
+    The rate, in rows a second, is computed from RUN_DIR.timing.json beside the run directory.
+    Without that file or without finished shards, no end is estimated. ``now`` (UTC): the time of
+    the estimate.
     """
     done = describe_progress(facts.manifest, progress)
     shards = progress.shards_done

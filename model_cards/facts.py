@@ -10,9 +10,9 @@ totals    = the sums over the labels, and over the shot counts
 reasons   = the rejected of a label     and their sums over the labels, where they are recorded
 lengths   = the kept of a label         where they are recorded
 splits    = the rows of the shards that the manifest names
-versions  = source sentences, texts and rows of the whole, where rows were appended
-shards    = the bytes the manifest names
-dropped   = the digest in the fingerprint, and kept = the rows of the files
+versions  = the whole dataset           their sums, where rows were appended
+shards    = the bytes that the manifest names
+dropped   = the digest in the inputs    and kept = the rows of the files
 """
 
 from __future__ import annotations
@@ -64,7 +64,10 @@ class ManifestSection(BaseModel):
 
 
 class Counts(ManifestSection):
-    """Texts of one label or shot count; ``reasons`` of a label says why texts were rejected."""
+    """Numbers of texts of one label or shot count.
+
+    ``reasons``: rejection reason → texts; recorded for labels only.
+    """
 
     requested: int
     kept: int
@@ -80,7 +83,10 @@ class GenerationProgress(ManifestSection):
 
 
 class TextLengths(ManifestSection):
-    """Label → length in ``unit`` → kept texts; units: tokens of ``tokenizer``, or words."""
+    """Lengths of the kept texts, ``by_label``: label → length in ``unit`` → number of texts.
+
+    ``unit`` is words, or tokens of ``tokenizer``.
+    """
 
     unit: str
     tokenizer: str | None = None
@@ -231,9 +237,10 @@ Section = TypeVar("Section", bound=ManifestSection)
 def read_section(
     directory: Path, key: str, mapping: dict[str, Any], section: type[Section]
 ) -> Section:
-    """Read ``mapping``, the value of the manifest's ``key``, as ``section``.
+    """Read ``mapping``, the value of the manifest's ``key``, as the class ``section``.
 
-    Raises InputError that names the first key that is missing or has a wrong value.
+    Raises InputError for a key that is missing or has a wrong value; it names the first such key of
+    the manifest in ``directory``.
     """
     try:
         return section.model_validate(mapping)
@@ -262,9 +269,10 @@ def _check_identity(directory: Path, manifest: Manifest, name: str, version: str
 
 
 def _check_files(directory: Path, manifest: Manifest) -> None:
-    """Raise InputError when a file of a finished run is missing or has another SHA-256.
+    """Raise InputError when a file in ``directory`` is missing or is not the manifest's.
 
-    The files of a growing run are not read; they must exist and have the manifest's sizes.
+    A file of a finished run must have the manifest's SHA-256. The files of a growing run are not
+    read; they must have the manifest's sizes.
     """
     if manifest.complete:
         changed = find_changed_files(directory, manifest)
@@ -282,9 +290,12 @@ def _check_files(directory: Path, manifest: Manifest) -> None:
 def _check_training(directory: Path, is_trained: bool, recipe: ModelRecipe) -> None:
     """Raise InputError when manifest and recipe disagree on whether the model was trained.
 
-    ``is_trained``: whether the manifest records a training; the recipe of a baseline has none.
+    Args:
+        directory: the run directory, for the message.
+        is_trained: whether the manifest records a training.
+        recipe: the recipe; that of a baseline has no training.
     """
-    # They agree on a trained model, and on a baseline that was not trained.
+    # They agree on a trained model whose recipe is no baseline, and on an untrained baseline.
     if is_trained != recipe.is_baseline:
         return
     recorded = "a training" if is_trained else "no training"
@@ -293,9 +304,10 @@ def _check_training(directory: Path, is_trained: bool, recipe: ModelRecipe) -> N
 
 
 def _check_sums(directory: Path, counts: DatasetCounts) -> None:
-    """Raise InputError for the first sum of ``counts`` that does not hold; name both sides.
+    """Raise InputError for the first sum of ``counts`` that does not hold; it names both sides.
 
-    The sums are the first four of the module's docstring: requested, totals, reasons and lengths.
+    Checked are requested = kept + rejected, the sums over labels and over shot counts and, where
+    they are recorded, the sums of lengths and of reasons (the module's docstring has them).
     """
     # every requested text was kept or rejected
     path = directory / MANIFEST
@@ -320,9 +332,10 @@ def _check_sums(directory: Path, counts: DatasetCounts) -> None:
 def _check_partition(
     path: Path, name: str, parts: Mapping[str, Counts], counts: DatasetCounts
 ) -> None:
-    """Raise InputError when a part's texts, or the sums over all parts, disagree with ``counts``.
+    """Raise InputError when the texts of the parts do not add up.
 
-    Within a part, requested = kept + rejected; over the parts, each of the three sums up.
+    In each part, requested = kept + rejected. Summed over all parts, each of these three numbers
+    is that of ``counts``.
 
     Args:
         path: the manifest, for the message.
@@ -346,9 +359,11 @@ def _check_partition(
 
 
 def _check_reasons(path: Path, counts: DatasetCounts) -> None:
-    """Raise InputError when reasons do not add up to the rejected texts of a label or of a reason.
+    """Raise InputError when the reasons by label do not add up to the rejected texts.
 
-    Manifests without reasons by label, which earlier versions wrote, pass.
+    The reasons of a label add up to its rejected texts, and the labels' texts with a reason to all
+    texts with this reason. Manifests of earlier versions, without reasons by label, pass. ``path``:
+    the manifest, for the message.
     """
     totals: Counter[str] = Counter()
     for label_counts in counts.by_label.values():
@@ -368,7 +383,10 @@ def _check_reasons(path: Path, counts: DatasetCounts) -> None:
 def _check_history(directory: Path, counts: DatasetCounts, history: Sequence[VersionFacts]) -> None:
     """Raise InputError when the versions of a dataset do not add up to ``counts``.
 
-    An empty ``history`` passes: no rows were appended.
+    Args:
+        directory: the run directory, for the message.
+        counts: the counts of the whole dataset.
+        history: the versions; empty passes, because no rows were appended.
     """
     if not history:
         return
@@ -430,7 +448,10 @@ def _require_equal_rows(
 
 
 def _require_equal(path: Path, name: str, number: int, other_name: str, other_number: int) -> None:
-    """Raise InputError at ``path``, with both names, when two numbers differ."""
+    """Raise InputError when two numbers differ; its message has both names and numbers.
+
+    ``path``: the file with the numbers, for the message.
+    """
     if number != other_number:
         problem = f"{name} is {number}, but {other_name} is {other_number}"
         hint = "numbers that disagree stop the card: run the stage again"
@@ -459,14 +480,15 @@ class DatasetFacts:
 
     @classmethod
     def read(cls, directory: Path, manifest: Manifest) -> DatasetFacts:
-        """Read the facts of a run directory.
+        """Read the facts of a run directory, and check them; ``read_run`` checks the files.
 
         Args:
             directory: the run directory.
             manifest: its manifest, or a snapshot of a growing run's.
 
-        Raises InputError for a name or version that differs from the recipe's, for a key that is
-        missing, for a licence that does not follow from the parts, and for numbers that disagree.
+        Raises InputError for a recipe that cannot be read, for a name or version that differs from
+        the recipe's, for a manifest's key that is missing, for a licence that does not follow from
+        the parts, for numbers that disagree, and for a measurement or report of other rows.
         """
         # The recipe, and its licence.
         recipe = load_recipe(directory / RECIPE, DatasetRecipe)
@@ -512,12 +534,15 @@ class DatasetFacts:
 
     @property
     def dropped(self) -> Dropped | None:
-        """The record of rows that ``sts-dino decontaminate --drop`` removed; None: it did not."""
+        """The record of the rows that ``sts-dino decontaminate --drop`` removed; None without."""
         return self.provenance.decontamination if self.provenance else None
 
     @property
     def label_names(self) -> list[str]:
-        """The names of the labels that have counts: the recipe's in its order, then all others."""
+        """The names of the labels that have counts: the recipe's in its order, then others by name.
+
+        Empty for a growing run.
+        """
         counted = self.counts.by_label if self.counts else {}
         names = [label.name for label in self.recipe.labels if label.name in counted]
         return names + sorted(counted.keys() - set(names))
@@ -540,18 +565,19 @@ class ModelFacts:
     def read(
         cls, directory: Path, manifest: Manifest, evaluation: Path | None = None
     ) -> ModelFacts:
-        """Read the facts of a run directory.
+        """Read the facts of a run directory, and check them; ``read_run`` checks the files.
 
         Args:
             directory: the run directory.
-            manifest: its manifest.
+            manifest: its manifest. Of an unfinished run only the recipe is read.
             evaluation: a folder whose results.json, if it has one, is read instead of the run
-                directory's.
+                directory's; None: no other folder.
 
-        Raises InputError for a name or version that differs from the recipe's, for a key that is
-        missing, for a training that recipe and manifest do not agree on, for a licence that does
-        not follow from the parts, and for results or repeats of other weights or of part of the
-        data.
+        Raises InputError for a recipe that cannot be read, for a name or version that differs from
+        the recipe's, for a manifest's key that is missing, for a training or number of datasets
+        that recipe and manifest do not agree on, and for a licence that does not follow from the
+        parts. Raises InputError, too, for results, repeats or a report of other weights, and for
+        results of a part of the data.
         """
         # The recipe and, of a finished run, how it was made.
         recipe = load_recipe(directory / RECIPE, ModelRecipe)
@@ -578,21 +604,20 @@ class ModelFacts:
 
     @property
     def training(self) -> TrainingFacts | None:
-        """The training; None of a baseline and of an unfinished run."""
+        """The training; None for a baseline and for an unfinished run."""
         return self.provenance.training if self.provenance else None
 
     def list_unscored_tasks(self) -> list[str]:
         """List the recipe's evaluation tasks that the results lack, each as "TASK SPLIT".
 
-        Groups of tasks, which have no / in their names, are left out. Without results the list is
-        empty.
+        Groups of tasks, whose names have no "/", are left out. Without results the list is empty.
         """
         if self.results is None:
             return []
         scored = set()
         for score in self.results.scores:
             scored.add((score.task, score.split))
-            # Recipes call a task with folds of its own (split "all") a test.
+            # A task with folds of its own has a score with the split "all"; a recipe says "test".
             if score.split not in ("train", "validation"):
                 scored.add((score.task, "test"))
         unscored = []
@@ -610,8 +635,9 @@ def read_run(directory: Path, manifest: Manifest | None = None) -> DatasetFacts 
         directory: a run directory.
         manifest: a snapshot of a growing run (default: the manifest on disk).
 
-    Raises InputError when the directory is not a run directory, when a file is not the manifest's,
-    when facts disagree, and for an unfinished model.
+    Raises InputError when the directory is not a run directory, when a file is missing or is not
+    the manifest's, when a recipe or measurement cannot be read, when facts disagree, and for an
+    unfinished model.
     """
     manifest = manifest or require_manifest(directory)
     facts: DatasetFacts | ModelFacts
@@ -627,10 +653,11 @@ def read_run(directory: Path, manifest: Manifest | None = None) -> DatasetFacts 
 
 
 def compute_facts_digest(facts: DatasetFacts | ModelFacts) -> str:
-    """Return the SHA-256 over the manifest and the measurements (results.json, value.json ...).
+    """Return the SHA-256 (hex) over the manifest, the measurements and the report of a run.
 
-    Of a growing run it is over the manifest alone. A card's stamp has the digest, so a publication
-    recognises a card that was made of other facts.
+    The measurements are the files of ``MEASURED`` that the directory has, e.g. results.json. For a
+    growing run the digest is over the manifest alone. A card's stamp has the digest, so a
+    publication recognises a card that was made of other facts.
     """
     contents: list[bytes | None] = []
     if facts.manifest.complete:
@@ -643,10 +670,10 @@ def compute_facts_digest(facts: DatasetFacts | ModelFacts) -> str:
 def list_dataset_licences(
     recipe: ModelRecipe, provenance: ModelProvenance
 ) -> list[tuple[str, str]]:
-    """List (name, licence id) of each training dataset; the id is empty where none is recorded.
+    """List (name, licence id) of each training dataset, in the recipe's order.
 
-    The licence that the manifest records comes first, then the recipe's. Raises InputError for a
-    recipe with another number of datasets than the manifest.
+    The id is the one that the provenance records, else the recipe's, else empty. Raises InputError
+    for a recipe with another number of datasets than the provenance.
     """
     counts = (len(recipe.datasets), len(provenance.datasets))
     if counts[0] != counts[1]:
@@ -665,7 +692,9 @@ def list_dataset_licences(
 def _read_run_results(directory: Path, manifest: Manifest) -> Results | None:
     """Read results.json of ``directory``, or return None without one.
 
-    Raises InputError for results of other weights than the manifest's, or of part of the data.
+    Results without a fingerprint, of an encoder outside a run directory, are accepted. Raises
+    InputError for a file of another form, for results of other weights than the manifest's, and for
+    results of a part of the data.
     """
     path = directory / RESULTS
     if not path.exists():
@@ -683,13 +712,15 @@ def _read_run_results(directory: Path, manifest: Manifest) -> Results | None:
 def _read_run_repeats(directory: Path, manifest: Manifest) -> Repeats | None:
     """Read repeats.json of ``directory``, or return None without one.
 
-    Trainings of the manifest's name and version are accepted. Trainings of other models or versions
-    are accepted only when one of all trainings is the manifest's run; else InputError is raised.
+    Trainings of the manifest's name and version are accepted. When a training has another name or
+    version, the manifest's run itself must be among the trainings; else InputError is raised, as
+    for a file of another form.
     """
     path = directory / REPEATS
     if not path.exists():
         return None
     repeats = read_repeats(path)
+    # the names and versions of the trainings, without the manifest's own
     other_versions = {(repeats.model, run.version) for run in repeats.runs}
     other_versions -= {(manifest.name, manifest.version)}
     fingerprints = {run.fingerprint for run in repeats.runs}

@@ -82,7 +82,7 @@ SIZE_BOUNDS = {
 def format_front_matter(data: dict[str, Any]) -> str:
     """Format ``data`` as YAML between the two lines that mark front matter.
 
-    Its texts become single lines without hidden characters. Those below ``dataset_info`` do not,
+    Texts become single lines with U+FFFD for hidden characters. Texts below ``dataset_info`` stay,
     because the names of features have to be those of the shards.
     """
     visible = {
@@ -94,7 +94,10 @@ def format_front_matter(data: dict[str, Any]) -> str:
 
 
 def make_visible_tree(value: Any) -> Any:
-    """Return a YAML value with every text in it on one line, without hidden characters."""
+    """Return a YAML value with every text in it on one line, U+FFFD for hidden characters.
+
+    The keys of mappings stay.
+    """
     if isinstance(value, str):
         return make_visible_line(value)
     if isinstance(value, dict):
@@ -155,6 +158,11 @@ def build_dataset_info(config: str, splits: list[Split], recipe: DatasetRecipe) 
 
     ``load_dataset`` refuses shards with other numbers of rows, so one commit has to hold the card
     and the shards.
+
+    Args:
+        config: the config.
+        splits: the sizes of its splits.
+        recipe: the dataset's recipe, which has the config's columns.
     """
     import datasets
     from datasets.info import DatasetInfosDict
@@ -178,7 +186,7 @@ def build_dataset_info(config: str, splits: list[Split], recipe: DatasetRecipe) 
 
 
 def find_size_category(rows: int) -> str:
-    """Return the Hub's size class of a number of rows, e.g. 1K<n<10K for 1,000 to 9,999."""
+    """Return the Hub's size class of a number of rows, e.g. 1K<n<10K for 1,000 to 9,999 rows."""
     lower_name = ""
     for bound, name in SIZE_BOUNDS.items():
         if rows < bound:
@@ -199,7 +207,10 @@ def make_license_fields(licence: Licence, page: str = "") -> dict[str, str]:
 
 
 def list_methods(recipe: ModelRecipe) -> tuple[str, ...]:
-    """List the tags of the papers that the training follows, in the order of its datasets."""
+    """List the distinct tags of the papers that the training of ``recipe`` follows.
+
+    They are in the order of its datasets; "simcse" for graded data is last. Empty for a baseline.
+    """
     tags = []
     for item in recipe.datasets:
         if item.config.startswith("query-triplet"):
@@ -268,7 +279,8 @@ def is_repo_id(text: str) -> bool:
 def find_base_repo(recipe: ModelRecipe, provenance: ModelProvenance) -> str | None:
     """Return the Hub repository of the base encoder: the recipe's, else the one its folder names.
 
-    None for a local base whose folder names no repository.
+    ``provenance`` records what the folder of a local base names. Returns None for a local base
+    whose folder names no repository.
     """
     if recipe.base.repo_id:
         return recipe.base.repo_id
@@ -281,7 +293,7 @@ def find_base_repo(recipe: ModelRecipe, provenance: ModelProvenance) -> str | No
 def build_model_index(name: str, results: Results) -> list[dict[str, Any]]:
     """Return the encoder's scores as the value of ``model-index``; empty without scores.
 
-    ``name``: the model's name. The Hub's keys of each task come from ``BENCHMARKS``.
+    ``name``: the model's name. A task of ``BENCHMARKS`` has the Hub's names for its data.
     """
     from huggingface_hub import EvalResult, ModelCardData  # takes half a second
 
@@ -308,10 +320,10 @@ def build_model_index(name: str, results: Results) -> list[dict[str, Any]]:
 
 
 def _find_dataset_revision(score: TaskScore, benchmark: Benchmark | None) -> str | None:
-    """Return the Hub commit of the score's data, if they are the benchmark's dataset.
+    """Return the Hub commit of the data of a score, if the data are the benchmark's dataset.
 
-    A score records it as ORG/NAME@COMMIT. None without a benchmark, without a recorded commit, and
-    for the commit of another dataset.
+    A score records it as ORG/NAME@COMMIT. Returns None without a benchmark, without a recorded
+    commit, and for the commit of another dataset.
     """
     repo_id, _, commit = (score.data_revision or "").partition("@")
     return commit if benchmark and repo_id == benchmark.dataset_id else None
@@ -320,9 +332,9 @@ def _find_dataset_revision(score: TaskScore, benchmark: Benchmark | None) -> str
 def make_eval_result_files(results: Results) -> dict[str, str]:
     """Make the evaluation entries, ``.eval_results/BENCHMARK.yaml`` → content.
 
-    Only scores on a whole test set have one. The scores of our task and of MTEB's task of one
-    benchmark agree up to rounding, so one entry stands for both: the first score that records the
-    benchmark's revision, or the last score if none does.
+    Only scores on a whole test split of a benchmark have an entry. Our task and MTEB's task of a
+    benchmark have the same score up to rounding, so one entry stands for both. It has the first
+    score that records the benchmark's revision, or the last score if none does.
     """
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
 

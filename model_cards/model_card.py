@@ -44,14 +44,18 @@ STRATEGY_MEANINGS = {  # spans.strategy → where a positive lies
 
 
 def make_model_files(facts: ModelFacts, repo_id: str) -> dict[str, bytes]:
-    """Make the files of a finished model's card, path → content.
+    """Make the files of a finished model's card: path in the run directory → content.
 
-    They are README.md and, for a trained model, DETAILS.md and the plot of its training. A model
-    with results has the evaluation entries that the Hub reads, too.
+    They are README.md and, for a trained model, DETAILS.md and the plot of its training, if the
+    manifest has a loss curve. A model with results has the evaluation entries that the Hub reads,
+    too.
 
     Args:
         facts: the checked facts of a finished run.
         repo_id: the Hub id on the card, which the caller has checked.
+
+    Raises InputError when ``changes.yaml`` lists other versions of a trained model, but not this
+    one.
     """
     assert facts.provenance is not None
     assert facts.verdict is not None
@@ -88,8 +92,11 @@ def make_model_files(facts: ModelFacts, repo_id: str) -> dict[str, bytes]:
 def build_model_context(facts: ModelFacts) -> dict[str, Any]:
     """Return the template variables of a finished model's card.
 
-    Without results, their variables are None or empty. Without a training, its variables are
-    absent: the card of a baseline does not use them.
+    Without results, the variables of the scores are None or empty. Without a training, the
+    variables of the training are absent: the card of a baseline does not use them.
+
+    Raises InputError when ``changes.yaml`` lists other versions of a trained model, but not this
+    one.
     """
     assert facts.provenance is not None
     recipe = facts.recipe
@@ -124,6 +131,8 @@ def _build_training_context(
     facts: ModelFacts, provenance: ModelProvenance, training: TrainingFacts
 ) -> dict[str, Any]:
     """Return the template variables that only a trained model's card has.
+
+    ``provenance`` and ``training`` are those of ``facts``, which are not None there.
 
     Raises InputError when ``changes.yaml`` lists other versions of the model, but not this one.
     """
@@ -173,7 +182,7 @@ def _build_training_context(
 def _select_points(curve: Curve) -> list[tuple[int, float]]:
     """Select at most ``MOST_CURVE_POINTS`` points of a curve, first and last included.
 
-    Their distances are equal, up to rounding. An empty curve has none.
+    They lie at equal distances in the curve, up to rounding. An empty curve gives an empty list.
     """
     count = min(MOST_CURVE_POINTS, len(curve))
     step = (len(curve) - 1) / max(1, count - 1)
@@ -183,7 +192,8 @@ def _select_points(curve: Curve) -> list[tuple[int, float]]:
 def get_release_name(recipe: ModelRecipe) -> str:
     """Return the name under which ``changes.yaml`` lists a model's versions.
 
-    It is the recipe's name; of an adapter that was merged into its base, the adapter's name.
+    It is the recipe's name. For an adapter that was merged into its base, it is the adapter's name,
+    which lacks the suffix "-merged".
     """
     if recipe.lora is not None and recipe.lora.release == "merged":
         return recipe.name.removesuffix("-merged")

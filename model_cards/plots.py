@@ -25,7 +25,7 @@ _WITH_THOUSANDS_COMMAS = FuncFormatter(lambda value, _: f"{value:,.0f}")
 
 
 def draw_label_plot(outcomes: NestedCounts, rows: NestedCounts, config: str) -> bytes:
-    """Draw two bar charts: texts by label and outcome; below, rows by label and split.
+    """Draw two bar charts as a PNG: texts by label and outcome; below, rows by label and split.
 
     Args:
         outcomes: label → outcome (kept, rejected) → texts.
@@ -42,14 +42,15 @@ def draw_label_plot(outcomes: NestedCounts, rows: NestedCounts, config: str) -> 
 
 
 def draw_length_plot(lengths: Mapping[str, Mapping[int, int]], unit: str) -> bytes:
-    """Draw the distribution of text lengths, a line for each label.
+    """Draw the distribution of text lengths as a PNG, a line for each label.
 
     Args:
-        lengths: label → length → texts; every label has texts.
+        lengths: label → length → number of texts; at least one label, and every label has texts.
         unit: the name of the unit of length, e.g. words.
     """
 
     def draw_lines(_: Figure, axes: Axes) -> None:
+        # a line has, at each length, the percentage of the label's texts
         for index, (label, counts) in enumerate(lengths.items()):
             text_count = sum(counts.values())
             sizes = range(min(counts), max(counts) + 1)
@@ -72,9 +73,10 @@ def draw_length_plot(lengths: Mapping[str, Mapping[int, int]], unit: str) -> byt
 
 
 def draw_training_plot(training: TrainingFacts) -> bytes:
-    """Draw the training loss with its parts and, below, the validation score, by step.
+    """Draw a PNG of the training loss with its parts and, below, the validation score, by step.
 
-    A vertical line marks the step of the chosen checkpoint, if validation chose it.
+    Without validation scores there is no lower panel. A vertical line marks the step of the chosen
+    checkpoint, if validation chose it.
     """
     best_step = training.best_step
 
@@ -92,6 +94,7 @@ def draw_training_plot(training: TrainingFacts) -> bytes:
             last_step = max([last_step, *(step for step, _ in curve)])
 
     def draw_panels(_: Figure, *panel_axes: Axes) -> None:
+        # each panel on its axes, from top to bottom
         for index, (axes, (title, curves)) in enumerate(zip(panel_axes, panels, strict=True)):
             # the validation score has another colour than the loss
             _draw_curves(axes, curves, first_colour=2 * index)
@@ -110,10 +113,10 @@ def draw_training_plot(training: TrainingFacts) -> bytes:
 
 
 def draw_similarity_plot(cosines: Mapping[str, Mapping[str, Sequence[float]]]) -> bytes:
-    """Draw histograms of cosines, a panel for each label.
+    """Draw histograms of cosines as a PNG, a panel for each label.
 
-    ``cosines``: encoder → label → cosines of pairs, at most 1. There is at least one encoder, and
-    all have the same labels; the bars of the last encoder are filled.
+    ``cosines``: encoder → label → cosines of pairs, -1 to 1. There is at least one encoder, and all
+    have the same labels, at least one. The bars of the last encoder are filled.
     """
     labels = list(next(iter(cosines.values())))
     lowest = 0.0
@@ -123,7 +126,8 @@ def draw_similarity_plot(cosines: Mapping[str, Mapping[str, Sequence[float]]]) -
     bins = np.linspace(lowest, 1, HISTOGRAM_BINS + 1).tolist()
 
     def draw_histograms(_: Figure, *panel_axes: Axes) -> None:
-        last_index = len(cosines) - 1  # the trained encoder; its bars are filled
+        # the histograms of each label on its axes, from top to bottom
+        last_index = len(cosines) - 1  # the last encoder's bars are filled
         for axes, label in zip(panel_axes, labels, strict=True):
             for index, (encoder, by_label) in enumerate(cosines.items()):
                 values = by_label[label]
@@ -147,10 +151,12 @@ def draw_similarity_plot(cosines: Mapping[str, Mapping[str, Sequence[float]]]) -
 def draw_score_plot(
     results: Results, sides: Mapping[str, Sequence[TaskScore]], limit: int
 ) -> bytes:
-    """Draw the scores of encoders with their 95 % intervals, a row for each task.
+    """Draw a PNG of encoders' scores with their 95 % intervals, a row for each task and split.
+
+    A score that an encoder lacks is left out; a score without an interval has only a marker.
 
     Args:
-        results: names the tasks and their order.
+        results: its scores name the tasks and their order.
         sides: encoder → scores; each encoder has a marker and a colour.
         limit: the number of tasks to draw at most; the first ones are drawn.
     """
@@ -158,6 +164,7 @@ def draw_score_plot(
     names = [shorten_name(f"{task} {split}", 40) for task, split in tasks]
 
     def draw_scores(figure: Figure, axes: Axes) -> None:
+        # one encoder after the other, a marker and an interval in each task's row
         for index, (side, scores) in enumerate(sides.items()):
             scores_by_task = map_by_task(scores)
             # The encoders' markers lie one below the other, centred on the task's row.
@@ -181,8 +188,9 @@ def draw_score_plot(
 
 
 def _draw_curves(axes: Axes, curves: Mapping[str, Curve], first_colour: int) -> None:
-    """Draw the curves of a panel, name → points (step, value); a single curve gets no name.
+    """Draw the curves of a panel on ``axes``, each in another colour.
 
+    ``curves``: name → points (step, value); a single curve gets no name in the legend.
     ``first_colour``: the index of the first curve's colour.
     """
     for index, (part, curve) in enumerate(curves.items()):
@@ -198,13 +206,13 @@ def _draw_curves(axes: Axes, curves: Mapping[str, Curve], first_colour: int) -> 
 
 
 def _draw_bars(axes: Axes, counts: NestedCounts, unit: str, title: str) -> None:
-    """Draw horizontal bars, stacked by part; parts of long bars have their number inside.
+    """Draw horizontal bars, stacked by part; a part that is long enough has its number inside.
 
     Args:
-        axes: to draw on.
+        axes: the axes to draw on.
         counts: bar → part → number; a part that a bar lacks is 0.
-        unit: of the numbers.
-        title: of the panel.
+        unit: the unit of the numbers, which labels the x axis.
+        title: the title of the panel.
     """
     names = [shorten_name(label) for label in counts]
     longest = max((sum(row.values()) for row in counts.values()), default=0)

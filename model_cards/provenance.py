@@ -55,8 +55,14 @@ def format_citations(
 def format_changes(name: str, version: str, complete: bool) -> Markdown | None:
     """Format the changes up to ``version`` as a table; None without any in ``changes.yaml``.
 
-    ``name``: of the dataset or model. ``complete``: whether the run is finished. Raises InputError
-    when ``changes.yaml`` has other versions of ``name``, but not that of a finished run.
+    Args:
+        name: the dataset or model.
+        version: the version of the run.
+        complete: whether the run is finished; ``changes.yaml`` may lack the version of a run that
+            is not.
+
+    Raises InputError when ``changes.yaml`` lists versions of ``name``, but not that of a finished
+    run.
     """
     changes = read_changes(name)
     if not changes:
@@ -77,10 +83,11 @@ def format_changes(name: str, version: str, complete: bool) -> Markdown | None:
 
 
 def read_changes(name: str) -> dict[str, str]:
-    """Read the changes of a dataset or model, version → line, newest first; empty without any.
+    """Read the changes of the dataset or model ``name``: version → line, in the file's order.
 
-    BaseLoader keeps versions as text: 1.10 is not the number 1.1.
+    The file lists the newest version first. Empty when it does not list ``name``.
     """
+    # BaseLoader keeps versions as text: 1.10 is not the number 1.1
     tree = yaml.load(
         (renderer.DATA / CHANGES_FILE).read_text(encoding="utf-8"), Loader=yaml.BaseLoader
     )
@@ -95,8 +102,14 @@ def describe_reproduction(
 ) -> dict[str, Any]:
     """Return the variables of ``reproduce.md.jinja``.
 
-    They are the run's command and commit, the commands that repeat it on another machine, and the
-    table of inputs that are not published. A growing run has no tag.
+    They are ``command`` and ``commit`` of the run (None without a clone), ``commands`` that repeat
+    the run on another machine, and ``local_inputs``, the table of local files that the run reads.
+
+    Args:
+        manifest: the manifest of the run.
+        recipe: the recipe of the run.
+        provenance: the provenance in the manifest.
+        repo_id: the Hub repository of the published run.
     """
     tag = f"v{recipe.version}" if manifest.complete else None
     return {
@@ -116,16 +129,16 @@ def format_commands(
 
     Args:
         repo_id: the Hub repository of the published run.
-        tag: the tag of the finished run; None while the run grows.
-        manifest: tells a dataset from a model.
-        code: the clone of the run; without its URL, no command clones the project.
+        tag: the tag of the finished run; None while the run grows, which has no tag.
+        manifest: the manifest of the run, whose ``kind`` decides the stage.
+        code: the clone of the run; when it or its URL is None, no command clones the project.
     """
-    # the clone, at the run's commit
+    # commands that clone the project at the run's commit
     lines = []
     if code and code.url:
         lines += [
             f"git clone {quote(code.url)} sts-dino && cd sts-dino",
-            # of a clone with changes, the commit that they were made to
+            # a clone with uncommitted changes is recorded as COMMIT-dirty
             f"git checkout {quote(code.commit.removesuffix('-dirty'))}",
             "pip install -e . -c constraints.txt",
         ]
@@ -151,8 +164,9 @@ def format_local_inputs(
 
     Args:
         recipe: names the local paths.
-        manifest: has the SHA-256 of each; a path without one is left out.
-        provenance: has the origin of the language model's or base encoder's folder.
+        manifest: has the SHA-256 of each; a path without a SHA-256 is left out.
+        provenance: has the origin of the language model's or base encoder's folder, and the
+            published training datasets.
         owner: the Hub user or organisation of the published run.
     """
     origins = _describe_origins(recipe, provenance)
@@ -161,7 +175,7 @@ def format_local_inputs(
     if isinstance(provenance, ModelProvenance):
         published = {item.path: item for item in provenance.datasets if item.repo_id}
 
-    # a row for each path of the recipe that the manifest has a digest of
+    # a row for each local path of the recipe whose digest the manifest has
     rows = []
     for key, path in recipe.collect_local_paths().items():
         digest = find_input_digest(path, manifest)
@@ -188,7 +202,8 @@ def _describe_origins(
 ) -> dict[str, Any]:
     """Return the recorded origins of local files: key of the recipe → description.
 
-    A recipe has either ``model.path`` or ``base.path``; both keys get the origin of that folder.
+    A recipe has either ``model.path`` or ``base.path``. Both keys get the origin that
+    ``provenance`` has for that folder; without an origin there, both are left out.
     """
     origins: dict[str, Any] = {}
     if isinstance(recipe, DatasetRecipe):
@@ -208,8 +223,8 @@ def _describe_origins(
 def find_input_digest(path: str, manifest: Manifest) -> str | None:
     """Find the SHA-256 of a local file, or of the first file of weights in a local folder.
 
-    ``path``: as the recipe has it. The first by name counts. Returns None when the manifest records
-    no digest.
+    ``path``: the file or folder as the recipe names it. Files are sorted by name. Returns None when
+    the manifest records no such digest.
     """
     for name, digest in sorted(manifest.inputs.items()):
         is_in_folder = name.startswith(f"{path}/")
@@ -221,7 +236,8 @@ def find_input_digest(path: str, manifest: Manifest) -> str | None:
 def describe_upstream(upstream: Upstream) -> Markdown:
     """Describe the origin of a model's folder: published model, facts, packages, command.
 
-    For example: `ORG/MODEL` (licence `mit`), made from `package 1.0` by `command`.
+    For example: `ORG/MODEL` (licence `mit`), made from `package 1.0` by `command`. Facts that are
+    not recorded, and an empty list of packages, are left out.
     """
     # the packages that had the weights
     packages = [format_code(f"{name} {version}") for name, version in upstream.packages.items()]

@@ -65,17 +65,18 @@ def render(
     manifest: Manifest | None = None,
     now: datetime | None = None,
 ) -> dict[str, bytes]:
-    """Make the files of a run's card, path → content; write nothing.
+    """Make the files of a run's card, path in the run directory → content; write nothing.
 
     Args:
         directory: a run directory.
-        repo_id: the Hub id on the card (default: sts-dino/NAME).
-        manifest: a snapshot of a growing run (default: the one on disk). The card of a snapshot
-            reads its files alone, and no measurements.
-        now: the time on the card of a growing run (UTC; default: this moment).
+        repo_id: the Hub id on the card; None: sts-dino/NAME.
+        manifest: a snapshot of a growing run's manifest; the rows of other files, and
+            measurements, are not read. None: the manifest on disk.
+        now: the time on the card of a growing run (UTC); None: this moment.
 
     Raises InputError for a bad ``repo_id``, when the directory is not a run directory, when its
-    facts disagree, and for an unfinished model.
+    facts disagree or a file cannot be read, for an unfinished model, and for a finished version
+    that ``changes.yaml`` lacks, if it lists other versions.
     """
     return render_facts(read_run(directory, manifest), repo_id, now)
 
@@ -83,11 +84,17 @@ def render(
 def render_facts(
     facts: DatasetFacts | ModelFacts, repo_id: str | None = None, now: datetime | None = None
 ) -> dict[str, bytes]:
-    """Make the files of the card of a run's facts, path → content; write nothing.
+    """Make the files of a run's card, path in the run directory → content; write nothing.
 
-    README.md gets a stamp with the Hub id and the digest of the facts. ``repo_id`` and ``now``: as
-    for ``render``. Raises InputError for a bad ``repo_id``, for a shard that cannot be read, and
-    for a finished version without an entry in ``changes.yaml``.
+    README.md gets a stamp with the Hub id and the digest of the facts.
+
+    Args:
+        facts: the checked facts of the run; a model's run is finished.
+        repo_id: the Hub id on the card; None: sts-dino/NAME.
+        now: the time on the card of a growing run (UTC); None: this moment.
+
+    Raises InputError for a bad ``repo_id``, for a shard that cannot be read, and for a finished
+    version that ``changes.yaml`` lacks, if it lists other versions.
     """
     repo_id = require_repo_id(repo_id or f"{DEFAULT_OWNER}/{facts.manifest.name}")
     if isinstance(facts, DatasetFacts):
@@ -101,7 +108,10 @@ def render_facts(
 def require_repo_id(repo_id: str) -> str:
     """Return ``repo_id`` unchanged. Raises InputError unless it is a Hub id ORG/NAME."""
     if not is_repo_id(repo_id):
-        allowed = "ORG/NAME, each of at most 96 letters, digits, - _ and ., without -- or .."
+        allowed = (
+            "ORG/NAME, each of letters, digits, - _ and ., without -- or .., and without - or . at "
+            "its start and end; NAME has at most 96 characters and does not end in .git"
+        )
         raise InputError("--repo-id", f"{repo_id!r} is not a Hub id", allowed=allowed)
     return repo_id
 
@@ -111,13 +121,14 @@ def require_card(
 ) -> None:
     """Raise InputError, before a run starts, if its card could not be written at its end.
 
-    Reasons: a licence that does not follow from the parts, a version without an entry in
-    ``changes.yaml``, or a Hub id that no Hub takes. A baseline needs no entry.
+    Reasons are a licence that does not follow from the parts, a Hub id that no Hub takes, and a
+    version that ``changes.yaml`` lacks although it lists others. A baseline needs no entry.
 
     Args:
         recipe: the recipe of the run.
         repo_id: the Hub id on the card.
-        datasets: names and licences of a model's training datasets; (): not known yet.
+        datasets: (name, licence id) of each training dataset of a model; (): not known yet, so
+            their licences are not checked.
     """
     require_repo_id(repo_id)
 
@@ -134,8 +145,9 @@ def require_card(
 def write(directory: Path, files: dict[str, bytes]) -> None:
     """Write the card's files, and remove files of an earlier card that this one does not have.
 
-    Every file that matches ``CARD_FILE_PATTERNS`` counts as one of a card, e.g. any PNG file in
-    ``assets``. ``files``: path in ``directory`` → content. An existing file is replaced.
+    Every file that matches ``CARD_FILE_PATTERNS``, e.g. any PNG file in ``assets``, counts as a
+    file of an earlier card. ``files``: path in ``directory`` → content. Existing files are
+    replaced, each atomically. Raises OSError when the disk fails.
     """
     for path, content in sorted(files.items()):
         with write_atomically(directory / path) as temporary:
@@ -149,19 +161,19 @@ def write(directory: Path, files: dict[str, bytes]) -> None:
 def update_recipe(
     directory: Path, recipe_path: Path, settings: list[str], dry_run: bool
 ) -> list[str]:
-    """Replace the recipe of a finished run by another one of the same rows or weights.
+    """Replace the recipe of a finished run by another one that gives the same rows or weights.
 
     Args:
         directory: the run directory; manifest and recipe.yaml are rewritten, the card is not.
         recipe_path: the new recipe.
         settings: overrides KEY=VALUE of the new recipe.
-        dry_run: only return the changes.
+        dry_run: check the new recipe and return the changes, but write nothing.
 
-    Returns the changed keys with both values, one text each.
+    Returns a text for each changed key, with both values.
 
-    Raises InputError when the run is not finished, when a key differs that decides rows or weights,
-    and for a recipe whose card cannot be written (``require_card``); RunError when another process
-    holds the run.
+    Raises InputError when the run is not finished, for a recipe that cannot be read, when a key
+    differs that decides rows or weights, and for a recipe whose card cannot be written
+    (``require_card``). Raises RunError when another process holds the run.
     """
     with lock_run(directory):
         # both recipes
@@ -169,7 +181,7 @@ def update_recipe(
         recipe_class: Any = DatasetRecipe if manifest.kind == "dataset" else ModelRecipe
         old = load_recipe(directory / RECIPE, recipe_class)
         new = load_recipe(recipe_path, recipe_class, settings)
-        # A run's recipe records the dtype that auto stood for.
+        # A run's recipe records the dtype that "auto" stood for.
         if isinstance(new, DatasetRecipe) and new.model.dtype == "auto":
             model = new.model.model_copy(update={"dtype": old.model.dtype})
             new = new.model_copy(update={"model": model})
@@ -198,7 +210,11 @@ def _require_equal_values(
 ) -> None:
     """Raise InputError when the recipes differ in a key that decides rows or weights.
 
-    ``recipe_path``: the new recipe, which the error names. ``directory``: the run of the old one.
+    Args:
+        directory: the run of the old recipe; the error's hint has the run's command.
+        recipe_path: the file of the new recipe, which the error names.
+        old: the recipe of the run.
+        new: the new recipe.
     """
     changes = describe_changed_keys(get_deciding_values(old), get_deciding_values(new))
     if not changes:
@@ -271,10 +287,10 @@ def format_answer(run_dir: Path, changes: list[str], sizes: dict[str, int], dry_
 
     Args:
         run_dir: the run directory.
-        changes: the changed keys.
+        changes: a text for each changed key of the recipe.
         sizes: path in the run directory → bytes.
-        dry_run: whether nothing was written; with ``changes``, the sizes are of the old card and
-            are left out.
+        dry_run: whether nothing was written. With ``changes``, the sizes are then those of a card
+            of the old recipe, and the files are left out.
     """
     change_verb = "would change" if dry_run else "changed"
     lines = [f"{change_verb} {change}" for change in changes]

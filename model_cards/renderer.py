@@ -35,7 +35,8 @@ TEXT_TOKENS = {"td_open", "th_open", "paragraph_open", "list_item_open"}
 def fill_template(template: str, context: Mapping[str, Any]) -> str:
     """Fill the file ``template`` of ``templates/`` with the variables of ``context``.
 
-    The result ends with one newline. Raises jinja2.UndefinedError for a missing variable.
+    The result ends with one newline. Raises jinja2.UndefinedError for a missing variable, TypeError
+    for a printed None or truth value.
     """
     page = _make_environment(TEMPLATES).get_template(template)
     return page.render(context).strip() + "\n"
@@ -53,10 +54,10 @@ def link_licence(licence: Licence) -> Markdown:
 
 
 def convert_to_html(markdown: str) -> str:
-    """Convert Markdown to HTML that loads nothing from elsewhere.
+    """Convert the Markdown of a page to HTML.
 
     HTML tags in the Markdown, except ``code``, ``details``, ``summary`` and ``section``, appear as
-    text.
+    text, so none of them loads anything. The images and links of Markdown's own syntax stay.
     """
     from markdown_it import MarkdownIt
 

@@ -61,10 +61,12 @@ def list_existing_configs(recipe: DatasetRecipe, manifest: Manifest) -> list[str
 def measure_splits(directory: Path, manifest: Manifest, config: str) -> list[Split]:
     """Measure the splits of a config from its shards, train first; leave out splits without rows.
 
-    Rows of a finished run are read, and ``data_bytes`` are arrow's buffers in memory. Of a growing
-    run the footers alone are read, and ``data_bytes`` are the uncompressed parquet pages.
+    The rows of a finished run are read, and ``data_bytes`` is the size of arrow's buffers in
+    memory. Of a growing run only footers are read, and ``data_bytes`` is the size of the
+    uncompressed parquet pages.
 
-    Raises InputError when a shard cannot be read or has other rows than the manifest says.
+    Raises InputError when a shard cannot be read or has another number of rows than the manifest
+    says.
     """
     splits: dict[str, Split] = {}
     for file in sort_shards(manifest, config):
@@ -95,7 +97,7 @@ def measure_splits(directory: Path, manifest: Manifest, config: str) -> list[Spl
 def choose_sample_config(manifest: Manifest, recipe: DatasetRecipe) -> str | None:
     """Choose the config of the sample rows: the first labelled one, else the first raw one.
 
-    None while neither has shards.
+    Configs without shards are passed over. Returns None while all are without shards.
     """
     for base in (recipe.dataset_schema.labelled, "raw"):
         for config in recipe.configs:
@@ -105,9 +107,9 @@ def choose_sample_config(manifest: Manifest, recipe: DatasetRecipe) -> str | Non
 
 
 def list_targets(recipe: DatasetRecipe) -> list[str]:
-    """List the targets of finished rows: the generated labels, and the target of sampled negatives.
+    """List the values of the column ``target`` in finished rows, in the recipe's order.
 
-    Only scored pairs have sampled negatives.
+    They are the generated labels and, for schemas with sampled negatives, ``SAMPLED``.
     """
     names = [label.name for label in recipe.written_labels]
     return [*names, SAMPLED] if recipe.dataset_schema.sampled_negatives else names
@@ -122,11 +124,11 @@ def read_first_rows(
         directory: the run directory.
         shards: the shards, in the order to read.
         column: a column of texts.
-        values: the values of the column to read rows of.
-        count: rows of each value at most.
+        values: the values whose rows are read.
+        count: the most rows of each value.
 
-    Returns value → rows; a value without rows has an empty list. Raises InputError for a shard that
-    cannot be read.
+    Returns value → rows, each as column → value; a value without rows has an empty list. Raises
+    InputError for a shard that cannot be read.
     """
     rows: dict[str, list[dict[str, Any]]] = {value: [] for value in values}
     for file in shards:
@@ -144,9 +146,10 @@ def read_first_rows(
 def count_rows_by_label(
     directory: Path, manifest: Manifest, recipe: DatasetRecipe
 ) -> dict[str, dict[str, int]]:
-    """Count the rows of the labelled configs: label → split → rows, all shot counts together.
+    """Count the rows of the labelled configs: target → split → rows, all shot counts together.
 
-    Labels without rows are left out. Raises InputError for a shard that cannot be read.
+    A target is a label or ``SAMPLED``; targets without rows are left out. Raises InputError for a
+    shard that cannot be read.
     """
     counts: dict[str, Counter[str]] = {target: Counter() for target in list_targets(recipe)}
     for config in recipe.configs:

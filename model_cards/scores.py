@@ -122,7 +122,7 @@ class PaperRow(BaseModel, frozen=True, extra="forbid"):
         return tables
 
     def get_score(self, score: TaskScore) -> float | None:
-        """Return the paper's number for the same measurement as ``score``; None without one."""
+        """Return the paper's number x 100 for the same measurement as ``score``; None without."""
         if score.split not in ("test", "all"):  # papers report no validation scores
             return None
         return self.scores.get((score.task, score.main_metric))
@@ -130,7 +130,7 @@ class PaperRow(BaseModel, frozen=True, extra="forbid"):
     def select_tables(self, scores: Sequence[TaskScore]) -> PaperRow | None:
         """Return a copy of the row with only the tables that have a number for one of ``scores``.
 
-        None when no table has one.
+        Returns None when no table has such a number.
         """
         tables = []
         for table in self.tables:
@@ -142,7 +142,8 @@ class PaperRow(BaseModel, frozen=True, extra="forbid"):
     def is_reproduced_by(self, recipe: ModelRecipe) -> bool:
         """Return whether ``recipe`` has the row's encoder and exactly its data and loss.
 
-        A row without a dataset is of an untrained encoder, so only a baseline reproduces it.
+        A row without a dataset is of an untrained encoder, so only a recipe without datasets
+        reproduces it.
         """
         # the encoder
         base = recipe.base
@@ -163,9 +164,9 @@ class PaperRow(BaseModel, frozen=True, extra="forbid"):
 
 
 def _name_full_version(data: TrainingData) -> str:
-    """Return the dataset's name without its owner; empty unless its tag is v1 or later.
+    """Return the dataset's name without its owner; empty unless its revision is v1 or later.
 
-    Versions below 1 are only parts of the paper's data.
+    A version below 1 has only a part of the paper's data.
     """
     revision = data.revision or ""
     if not revision.startswith("v") or revision.startswith("v0."):
@@ -175,15 +176,16 @@ def _name_full_version(data: TrainingData) -> str:
 
 @cache
 def load_paper_rows() -> tuple[PaperRow, ...]:
-    """Read all rows of ``papers.yaml``."""
+    """Read all rows of ``papers.yaml``, in the file's order."""
     tree = yaml.safe_load((DATA / "papers.yaml").read_text(encoding="utf-8"))
     return TypeAdapter(tuple[PaperRow, ...]).validate_python(tree)
 
 
 def find_reproduced_row(recipe: ModelRecipe) -> PaperRow | None:
-    """Return the paper's row that a recipe reproduces; None without one.
+    """Return the first row of ``papers.yaml`` that a recipe reproduces; None without one.
 
-    The recipe trains the row's encoder on the row's data alone, in a full version.
+    Such a recipe has the row's encoder, and trains it on the row's data alone, in version 1 or
+    later.
     """
     return next((row for row in load_paper_rows() if row.is_reproduced_by(recipe)), None)
 
@@ -213,7 +215,7 @@ class Baseline:
 def group_by_title(scores: Iterable[TaskScore]) -> dict[str, list[TaskScore]]:
     """Group scores by the table that shows them: title → scores.
 
-    The titles have a card's order, the scores of a title keep theirs.
+    The titles are in the order of a card, the scores of a title in that of ``scores``.
     """
     groups: dict[str, list[TaskScore]] = {}
     for score in scores:
@@ -222,7 +224,7 @@ def group_by_title(scores: Iterable[TaskScore]) -> dict[str, list[TaskScore]]:
 
 
 def sort_titles(titles: Iterable[str]) -> list[str]:
-    """Sort the distinct titles: those of ``TITLES`` in that order, then MTEB's and others."""
+    """Sort the distinct titles: those of ``TITLES`` in their order, then MTEB's, then others."""
     ranks = {title: rank for rank, title in enumerate(TITLES.values())}
     return sorted(
         set(titles),
@@ -236,7 +238,8 @@ def make_title(task: str, metric: str, family: str | None) -> str:
     Args:
         task: DATASET/PROTOCOL, or mteb/TASK.
         metric: the main metric of the score.
-        family: transfer or probing, of a classifier's score; None: not known.
+        family: the family of the score, of which only transfer and probing change the title of a
+            classifier's score; None: not known.
     """
     dataset, _, protocol = task.partition("/")
     if dataset == "mteb":
@@ -295,11 +298,11 @@ def build_score_context(
 
 
 def describe_verdicts(results: Results, start: str) -> list[Markdown]:
-    """Describe on which tasks the encoder is better or worse than its baselines, a text each.
+    """Describe on which tasks the encoder is better or worse than a baseline, a text per baseline.
 
-    A task on a user's own files without a significant gain is followed by the rows that it would
-    need. ``start``: the name of the encoder before training. A baseline without tested gains has
-    no text.
+    The baselines are the encoder before training, named ``start``, and the SimCSE baseline. One
+    without tested gains has no text. The text ends with the rows that tasks on a user's own files
+    would need for a significant gain.
     """
     sentences = []
     baselines = {f"the encoder {start}": results.gains, f"the {SIMCSE}": results.over_control}
@@ -328,7 +331,7 @@ def _list_baselines(results: Results, start: str, trained: bool) -> list[Baselin
     """List the baselines of a score table: the base encoder and the SimCSE baseline.
 
     The base encoder is listed only if ``trained``, the SimCSE baseline only if it has scores.
-    ``start``: the name of the encoder before training.
+    ``start``: the name of the base encoder in the table.
     """
     baselines = []
     if trained:
@@ -355,8 +358,9 @@ def _format_scores(
     Args:
         scores: the scores of one table, at least one.
         baselines: each gets a column of scores and a column of gains.
-        row: the paper's row; None, or a row without these tasks, leaves the column out.
-        score_header: of the encoder's own column.
+        row: the paper's row; None, or a row without numbers for these scores, leaves out the
+            column of the paper.
+        score_header: the header of the encoder's own column.
     """
     papers = [row.get_score(score) if row else None for score in scores]
     in_paper = any(paper is not None for paper in papers)
@@ -374,15 +378,15 @@ def _format_scores(
     rows = []
     for score, paper in zip(scores, papers, strict=True):
         count = score.n if has_one_unit else f"{score.n:,} {score.unit}"
-        cells = _format_numbers(score, baselines)
+        cells = _format_score_cells(score, baselines)
         if in_paper:
             cells.append(Markdown("" if paper is None else formats.format_number(paper)))
         rows.append([format_code(score.task), score.split, count, *cells])
     return format_table(header, rows)
 
 
-def _format_numbers(score: TaskScore, baselines: list[Baseline]) -> list[Markdown]:
-    """Format the cells of a score: baselines' scores, the score, gains over the baselines."""
+def _format_score_cells(score: TaskScore, baselines: list[Baseline]) -> list[Markdown]:
+    """Format the cells of a score: the baselines' scores, the score, gains over the baselines."""
     key = (score.task, score.split)
     texts = [formats.format_score(baseline.scores.get(key)) for baseline in baselines]
     texts.append(formats.format_score(score))
@@ -391,9 +395,10 @@ def _format_numbers(score: TaskScore, baselines: list[Baseline]) -> list[Markdow
 
 
 def _format_gain(score: TaskScore, baseline: Baseline) -> str:
-    """Format the gain over a baseline with its interval; a dash without a score of the baseline.
+    """Format the gain of ``score`` over a baseline with its interval.
 
-    Without a tested gain it is the difference of both scores, marked as without an interval.
+    Without a recorded gain it is the difference of both scores, marked as without an interval.
+    Without a score of the baseline, too, it is a dash.
     """
     key = (score.task, score.split)
     gain = baseline.gains.get(key)
@@ -405,7 +410,7 @@ def _format_gain(score: TaskScore, baseline: Baseline) -> str:
 
 
 def list_task_parts(results: Results) -> list[TaskPart]:
-    """List the scores of the subsets of tasks, e.g. of STS12.
+    """List the scores of the subsets of tasks, e.g. of STS12, by data set, split and name.
 
     Tasks of one data set (``DATASET/VARIANT``) have equal scores of subsets, which are listed once.
     """
@@ -424,8 +429,9 @@ def group_repeated_scores(
 ) -> dict[str, list[Summary]]:
     """Group the summaries of repeated trainings by the title of their score table.
 
-    ``results`` name each task's metric and family. The title of a task that they lack follows from
-    the task alone; where it has a metric, that is "other metric".
+    The titles are in the order of a card. ``results`` have each task's metric and family. A task
+    that they lack, or every task where they are None, is taken as of the metric "other metric" and
+    of no known family (``make_title``).
     """
     metrics: dict[str, tuple[str, str | None]] = {}
     if results:

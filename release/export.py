@@ -59,8 +59,8 @@ app = make_app("Export an encoder to ONNX.")
 def convert_to_onnx(encoder: Encoder, folder: Path, int8: bool) -> None:
     """Write ``model.onnx`` (float32) and, with ``int8``, its quantized form into ``folder``.
 
-    The encoder's config is changed: its network keeps no KV cache. Raises InputError when
-    torch.onnx cannot convert the network.
+    ``encoder`` has a transformer. Its config is changed: the network keeps no KV cache. Raises
+    InputError when torch.onnx cannot convert the network.
     """
     import torch
     from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -102,7 +102,8 @@ def convert_to_onnx(encoder: Encoder, folder: Path, int8: bool) -> None:
 def silence_warnings() -> Iterator[None]:
     """Drop all warnings and log records up to the level WARNING in this block.
 
-    The exporter warns about packages that it does not need.
+    The exporter warns about packages that it does not need. After the block no level is disabled,
+    even if one was before.
     """
     logging.disable(logging.WARNING)
     try:
@@ -116,8 +117,8 @@ def silence_warnings() -> Iterator[None]:
 def replace_network(encoder: Encoder, path: Path) -> Callable[[list[str]], Any]:
     """Replace the encoder's network by the ONNX file ``path``, and return the encoder's ``embed``.
 
-    ``embed`` then returns the vectors of the ONNX network, (texts, dimension). The encoder itself
-    is changed: its torch network no longer runs.
+    ``embed`` takes texts, and returns vectors of the ONNX network, (texts, dimension). The encoder
+    itself is changed: its torch network no longer runs.
     """
     import torch
     from onnxruntime import InferenceSession, SessionOptions
@@ -149,8 +150,9 @@ def measure_agreement(
         torch_vectors: the torch encoder's embeddings of ``texts``, (texts, dimension).
         onnx_vectors: the ONNX encoder's embeddings of ``texts``, (texts, dimension).
 
-    Returns mean and minimum cosine of both embeddings of a text, and Spearman x 100 of the ONNX
-    encoder on ``pairs``, rounded to six decimals.
+    Returns ``mean_cosine`` and ``minimum_cosine`` over the texts, each the cosine of a text's two
+    embeddings, and ``spearman``, x 100, of the ONNX encoder on ``pairs``. All are rounded to six
+    decimals.
     """
     row_of_text = {text: row for row, text in enumerate(texts)}
     first_rows = [row_of_text[text] for text in pairs.first]
@@ -168,8 +170,11 @@ def measure_agreement(
 def compare_networks(encoder: Encoder, folder: Path) -> dict[str, dict[str, float]]:
     """Compare the ONNX files in ``folder`` with the torch encoder on the sentences of STSb dev.
 
-    Returns network (torch, float32, int8) → its bytes and the keys of ``measure_agreement``. Raises
-    RunError when a float32 vector has a cosine below ``LEAST_COSINE`` to torch's.
+    Returns network → its ``bytes`` and the keys of ``measure_agreement``. The networks are "torch",
+    "float32" and, where its file exists, "int8". Afterwards ``encoder`` runs the last ONNX network.
+
+    Raises RunError when a float32 vector has a cosine below ``LEAST_COSINE`` to torch's, InputError
+    for vectors that ``check_embeddings`` refuses.
     """
     pairs = Source().load("stsb", ["validation"])["validation"]
     texts = sorted({*pairs.first, *pairs.second})
@@ -195,7 +200,7 @@ def compare_networks(encoder: Encoder, folder: Path) -> dict[str, dict[str, floa
         agreement = measure_agreement(pairs, texts, torch_vectors, vectors)
         networks[name] = {"bytes": path.stat().st_size, **agreement}
 
-    # Refuse a float32 network that differs; int8 is expected to
+    # Refuse a float32 network whose vectors differ; those of int8 are expected to differ
     lowest = networks["float32"]["minimum_cosine"]
     if lowest < LEAST_COSINE:
         problem = f"its ONNX network differs: minimum cosine {lowest:.4f} to torch's vectors"
@@ -253,7 +258,7 @@ def main(
 
 
 def require_packages() -> None:
-    """Raise InputError that names the first package of ``PACKAGES`` that is not installed."""
+    """Raise InputError for the first of ``PACKAGES`` that is not installed."""
     for package in PACKAGES:
         if find_spec(package) is None:
             hint = 'pip install "sts-dino[onnx]"'
@@ -282,7 +287,8 @@ def load_transformer(folder: Path, name: str) -> Encoder:
 def copy_encoder(folder: Path, copy: Path) -> Path:
     """Copy an encoder's folder to ``copy``, with an empty folder for ONNX files; return ``copy``.
 
-    Files that match ``LEFT_OUT_PATTERNS`` are not copied.
+    ``folder`` has a ``modules.json``; ``copy`` does not exist yet. Files that match
+    ``LEFT_OUT_PATTERNS`` are not copied.
 
     ``modules.json`` of the copy has the class names of sentence-transformers 5, the first version
     with the ONNX backend; later versions know them, too.
@@ -299,7 +305,10 @@ def copy_encoder(folder: Path, copy: Path) -> Path:
 
 
 def format_networks(networks: dict[str, dict[str, float]]) -> str:
-    """Format a table with a row per network: MB, cosines to torch, Spearman x 100 on STSb dev."""
+    """Format a table with a row per network: MB, cosines to torch, Spearman x 100 on STSb dev.
+
+    ``networks``: what ``compare_networks`` returns; the rows keep its order.
+    """
     rows = [("network", "MB", "mean cosine", "minimum", "Spearman x 100")]
     for name, facts in networks.items():
         megabytes = f"{facts['bytes'] / 1e6:.1f}"

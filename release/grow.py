@@ -61,7 +61,7 @@ class IncrementalPublisher:
     options: Options
     per_hour: int
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
-    # The rest is no argument. The budget is read from the repository when it is first needed
+    # The fields below are state, not arguments. The budget is read from the repository at first use
     _budget: CommitBudget | None = field(default=None, init=False)
     _published: tuple[str, ...] = field(default=(), init=False)  # paths in the newest commit
     _last_commit: str = field(default="", init=False)  # the newest commit that this process made
@@ -73,8 +73,8 @@ class IncrementalPublisher:
     def follow(self, is_running: Callable[[], bool]) -> None:
         """Publish the growing run until ``is_running()`` is False.
 
-        The pauses between two tries grow with consecutive failures. A pause ends early with the
-        run.
+        The pauses between two tries grow with consecutive outages. A pause ends early when the run
+        ends. Raises the errors of ``try_publish``.
         """
         poll_seconds = POLL_SECONDS * self.options.patience.scale
         while is_running():
@@ -87,8 +87,8 @@ class IncrementalPublisher:
     def try_publish(self) -> float:
         """Publish new files, and return the seconds until the next try.
 
-        A failure or refusal of the Hub is logged once; so is an unreadable file. Other errors are
-        raised.
+        A failure or refusal of the Hub, an error of this project and an unreadable file are logged,
+        equal messages once until the next success. All other errors are raised.
         """
         try:
             self.publish_new_files()
@@ -104,10 +104,10 @@ class IncrementalPublisher:
         return POLL_SECONDS * self.options.patience.scale
 
     def _log_failure(self, error: Exception, problem: StsDinoError) -> float:
-        """Log the failure, once since the last success, and return the seconds until the next try.
+        """Log the failure, and return the seconds until the next try.
 
-        An outage is retried after a pause of the retry policy, a refusal after
-        ``RETRY_AFTER_REFUSAL_SECONDS``.
+        Equal messages are logged once until the next success. An outage is retried after a pause of
+        the retry policy, everything else after ``RETRY_AFTER_REFUSAL_SECONDS``.
 
         Args:
             error: the error of the Hub or a file.
@@ -133,8 +133,9 @@ class IncrementalPublisher:
     def publish_new_files(self) -> bool:
         """Commit new files when the budget allows; return whether a commit was made.
 
-        ``follow`` calls it every second. A manifest may name very many files, so it is read only
-        when it changed and the budget allows a commit.
+        ``follow`` calls it about every second. A manifest may name very many files, so it is read
+        only when it changed and the budget allows a commit. Raises the errors of ``_commit``, and
+        InputError for a damaged manifest.
         """
         if self._budget and self._budget.compute_next_time(self.clock()) > self.clock():
             return False
@@ -148,7 +149,7 @@ class IncrementalPublisher:
         if manifest is None or not _is_growing(manifest) or paths == self._published:
             self._last_stamp = stamp
             return False
-        # The start of a run writes recipe and manifest, one after the other.
+        # A start of the generation writes manifest and recipe one after the other: wait for both.
         if not has_current_recipe(self.directory, manifest):
             return False
 
@@ -161,11 +162,12 @@ class IncrementalPublisher:
     def _commit(self, manifest: Manifest, paths: tuple[str, ...]) -> bool:
         """Commit the first batch of new files, and return whether a commit was made.
 
-        No commit is made when the budget forbids one or nothing is new.
+        No commit is made when the budget forbids one or nothing is new. Raises RunError as
+        ``_refuse_losses``, and the errors of the Hub's client library.
 
         Args:
-            manifest: names the files of the run.
-            paths: the paths of these files.
+            manifest: the manifest of the run.
+            paths: the paths of the manifest's files.
         """
         # Count the commits of earlier processes, too. The Hub itself made the oldest commit.
         remote = self._require_branch()
@@ -182,7 +184,7 @@ class IncrementalPublisher:
         if remote.sha != self._last_commit:
             self._refuse_losses(remote, manifest, snapshot)
         changes = find_changes(snapshot, remote)
-        # The card has the time of the commit, so it alone is no news.
+        # Every card has the time of its commit, so a change of the card alone is not published.
         is_new = bool(changes) and changes != Changes(replaced=(CARD,))
 
         # Make the commit
@@ -211,7 +213,10 @@ class IncrementalPublisher:
         return self.repository.make_branch(self.branch, self.repository.require_branch(MAIN).sha)
 
     def _make_snapshot(self, manifest: Manifest, now: datetime) -> Snapshot:
-        """Return the content of the branch after a commit: data files, card, recipe, manifest."""
+        """Return path → content of the branch after the commit of ``manifest`` at ``now`` (UTC).
+
+        The files are the manifest's data files, the card's files, the recipe and the manifest.
+        """
         snapshot = {
             file.path: Content(self.directory / file.path, file.sha256) for file in manifest.files
         }
@@ -222,9 +227,14 @@ class IncrementalPublisher:
         return snapshot
 
     def _refuse_losses(self, remote: Remote, manifest: Manifest, snapshot: Snapshot) -> None:
-        """Raise RunError when this commit would remove what a person or another process added.
+        """Raise RunError when a commit would remove what a person or another process added.
 
         With ``--force`` nothing is refused.
+
+        Args:
+            remote: the newest commit of the branch, the parent of the commit to make.
+            manifest: the manifest of the run.
+            snapshot: the branch's content after the commit to make.
         """
         if self.options.force:
             return
@@ -247,10 +257,10 @@ class IncrementalPublisher:
 
 
 def cut_to_batch(manifest: Manifest, remote: Remote) -> Manifest:
-    """Cut the manifest of a growing run to the published shards and one batch of new ones.
+    """Cut the manifest of a growing run to the files of ``remote`` and one batch of new files.
 
-    A batch has at most ``MOST_FILES_PER_COMMIT`` new files. A manifest with no more new files is
-    returned as it is. The count of finished shards is reduced by those that are cut.
+    A batch has at most ``MOST_FILES_PER_COMMIT`` files. A manifest whose new files fit into one
+    batch is returned unchanged. The count of finished shards is reduced by those that are cut off.
     """
     new = [file for file in manifest.files if file.path not in remote.files]
     if len(new) <= publication_plan.MOST_FILES_PER_COMMIT:

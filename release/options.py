@@ -88,7 +88,7 @@ class ClusterWorkers:
             require_no_secret(self.store)
 
     def require_datasets(self, dataset_count: int) -> None:
-        """Raise InputError when an option is given, but no recipe is of a dataset."""
+        """Raise InputError when an option is given, but ``dataset_count`` (of recipes) is 0."""
         words = format_options(self)
         if words and not dataset_count:
             hint = (
@@ -170,7 +170,7 @@ def list_recipes(files_and_folders: list[Path]) -> list[Path]:
 
     A folder stands for all *.yaml files below it, sorted by path.
 
-    Raises InputError when there is no recipe.
+    Raises InputError when there is no recipe, and for a file that is not a recipe.
     """
     paths: list[Path] = []
     for path in files_and_folders:
@@ -187,7 +187,7 @@ def list_recipes(files_and_folders: list[Path]) -> list[Path]:
 def is_model(path: Path) -> bool:
     """Return whether a recipe file has the kind model; False for the kind dataset.
 
-    Raises InputError for another kind.
+    Raises InputError for another kind, and for a missing or malformed file.
     """
     kind = read_yaml(path).get("kind")
     if kind not in ("dataset", "model"):

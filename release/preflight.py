@@ -44,8 +44,8 @@ def require_namespace(api: HfApi, org: str | None, yes: bool, patience: RetryPol
         yes: whether to publish; without it an ``org`` is returned unchecked.
         patience: the retry policy.
 
-    Raises InputError when the token does not belong to ``org``, RunError when the token may only
-    read.
+    Raises InputError when the token does not belong to ``org``. With ``yes``, raises RunError when
+    the token may only read. The errors of ``fetch_account`` pass.
     """
     if org and not yes:
         return org
@@ -62,8 +62,9 @@ def require_namespace(api: HfApi, org: str | None, yes: bool, patience: RetryPol
 
 
 def check_pins(path: Path, recipe: ModelRecipe) -> None:
-    """Raise InputError when data of the Hub have a revision that can move, such as a branch.
+    """Raise InputError when training or validation data of the Hub have a revision that can move.
 
+    A commit and a tag ``vMAJOR.MINOR.PATCH`` are fixed; branches and all other tags can move.
     ``path`` is the recipe's file, for the error.
     """
     for section in ("datasets", "validation"):
@@ -74,7 +75,7 @@ def check_pins(path: Path, recipe: ModelRecipe) -> None:
                 f"{item.revision!r} can move: a released model names what it was trained on "
                 "and chosen by"
             )
-            allowed = "a tag such as v1.0.0, or a commit of 40 digits"
+            allowed = "a tag such as v1.0.0 (v and three numbers), or a commit of 40 hex digits"
             raise InputError(f"{path}:{section}.{index}.revision", problem, allowed=allowed)
 
 
@@ -91,7 +92,10 @@ def check_dtype(path: Path, recipe: DatasetRecipe) -> None:
 
 
 def check_run(directory: Path, recipe: DatasetRecipe | ModelRecipe) -> None:
-    """Raise InputError when a directory holds a run of another recipe."""
+    """Raise InputError when a directory holds a run of another recipe, or a damaged manifest.
+
+    A run that made nothing yet passes, and so does a directory without a run.
+    """
     manifest = run_dir.read_manifest(directory)
     if manifest is None or not run_dir.has_work(directory, manifest):
         return
@@ -151,7 +155,8 @@ def find_published_base(repository: Repository) -> Target | None:
     """Return the finished version that rows can be appended to; None without one.
 
     It is the run on ``main``. When that run is unfinished, because a release broke off between its
-    commits, it is the tagged version to which that run appends rows.
+    commits, it is the tagged version to which that run appends rows. The target's branch is
+    ``main`` in both cases.
     """
     remote = repository.get_branch(MAIN)
     manifest = read_remote_manifest(repository, remote) if remote else None
@@ -198,8 +203,9 @@ def _find_target_on(
 ) -> Target | None:
     """Return ``branch`` as the target; None when the branch holds another finished version.
 
-    ``remote`` is the branch's newest commit; None without a branch. Without ``force``, RunError is
-    raised for edits of a person and for content that must not be replaced.
+    ``remote`` is the branch's newest commit; None when the branch does not exist yet, which makes
+    it a target. Without ``force``, raises RunError for edits of a person, for an unfinished run of
+    another recipe, and for a later version.
     """
     if remote is None:
         return Target(branch)

@@ -111,14 +111,14 @@ def write_card(
     Args:
         directory: the run directory.
         options: the options of the publication; ``org`` names the repository's owner.
-        dataset_names: the datasets of the same publication.
+        dataset_names: names of the datasets that the same command publishes.
 
     A card that a person edited stays: the publication refuses it. With ``options.yes`` a model's
-    manifest records its published datasets first. Raises InputError for an unfinished run, and
-    RunError when a question to the Hub fails: for the token's user, if ``org`` is missing, and for
-    the published datasets.
+    manifest records its published datasets first. Raises InputError for an unfinished run and for
+    facts that disagree. Raises RunError when the Hub does not name the token's user, which is asked
+    without ``org``, or when the published datasets cannot be read.
     """
-    # Read the stamp of the present card: its repository and facts; None for an edited card
+    # Read the stamp of the card on disk, if there is one; an edited card has none, and stays
     name = require_complete(directory).name
     with convert_hub_errors("ask who the token belongs to"):
         owner = options.org or fetch_account(HfApi()).name
@@ -141,9 +141,10 @@ def write_card(
 
 
 def warn_of_unlicensed_parts(directory: Path) -> DatasetFacts | ModelFacts:
-    """Log a warning that names the parts of a finished run without a licence.
+    """Log a warning that names the parts of a finished run without a licence, if there are any.
 
-    Returns the facts of the run. Its files are not compared with the manifest.
+    Returns the facts of the run; the run's files are not compared with the manifest. Raises
+    InputError for an unfinished run, and for facts that disagree.
     """
     manifest = require_complete(directory)
     kind = DatasetFacts if manifest.kind == "dataset" else ModelFacts
@@ -160,8 +161,8 @@ def record_published_datasets(
 ) -> None:
     """Record in a model's manifest where the Hub has the datasets that it was trained on.
 
-    The entries of ``provenance.datasets`` get repository, tag and commit. Nothing is done for a
-    dataset, or for a model without training data.
+    The entries of ``provenance.datasets`` get repository, tag and commit where the owner has
+    published the same rows. Nothing is done for a dataset, or for a model without training data.
 
     Args:
         directory: a finished run directory.
@@ -170,7 +171,8 @@ def record_published_datasets(
         dataset_names: further datasets of the owner that may have the model's training rows; those
             with the names of the training folders are searched in any case.
 
-    Raises RunError when the Hub cannot be read.
+    Raises InputError for an unfinished run, RunError when the Hub cannot be read or another process
+    works on the run.
     """
     manifest = require_complete(directory)
     if manifest.kind == "dataset" or not manifest.provenance["datasets"]:
@@ -189,10 +191,18 @@ def record_published_datasets(
 def find_published_datasets(
     manifest: Manifest, owner: str, dataset_names: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return a model's ``provenance.datasets``, located in the owner's datasets with the same rows.
+    """Return a model's ``provenance.datasets``, each entry with the place of its rows on the Hub.
 
-    An entry whose rows are not published stays as it is. A model whose version is published already
-    gets what the published manifest records, because its tag does not move.
+    An entry whose rows the owner has not published is unchanged. If the Hub has this version of the
+    model, its manifest's entries are returned, because a tag does not move. If that manifest is of
+    another run, or lists another number of datasets, the local entries are returned unchanged.
+
+    Args:
+        manifest: the model's manifest.
+        owner: the user or organisation whose repositories are searched.
+        dataset_names: datasets to search beside those with the names of the training folders.
+
+    Raises the errors of the Hub's client library.
     """
     api = HfApi()
     recorded: list[dict[str, Any]] = manifest.provenance["datasets"]
@@ -211,7 +221,7 @@ def find_published_datasets(
         return recorded
 
     # Find the published datasets by the rows of the config that the model was trained on. A file of
-    # rows, which a user trained on, is no dataset of a Hub.
+    # rows, which a user trained on, is not a dataset of a Hub.
     input_names = name_inputs(
         f"dataset:{entry.get('path', entry.get('repo_id'))}:{entry['config']}" for entry in recorded
     )
@@ -230,7 +240,9 @@ def find_published_datasets(
 def find_published_rows(
     api: HfApi, owner: str, names: Sequence[str], config: str, digest: str
 ) -> dict[str, str]:
-    """Find the latest version of a published dataset whose config has exactly the given rows.
+    """Find the published version of a dataset whose config has exactly the given rows.
+
+    The first dataset of ``names`` with such a version counts, and its latest such version.
 
     Args:
         api: the Hub's client.
@@ -255,7 +267,9 @@ def find_published_rows(
 def publish_run(directory: Path, options: PublishOptions) -> Plan:
     """Plan the publication of a finished run and, with ``options.yes``, carry it out.
 
-    Returns the plan. Raises InputError for an unfinished run, RunError when the Hub refuses.
+    Returns the plan. Raises InputError for a run that cannot be published: unfinished, a baseline,
+    with changed files or without a current card. Raises RunError when the Hub refuses or does not
+    answer.
     """
     patience = install_patience(options.longest)
     with convert_hub_errors(f"publish {directory}"):
@@ -268,7 +282,8 @@ def build_loading_script(directory: Path) -> dict[str, str]:
     """Return the files of the branch ``script`` that load a finished dataset: name → text.
 
     The result is empty for a model, for a decontaminated dataset, and, with a warning, for a
-    dataset with a dot in its name, which no Python module can have.
+    dataset with a dot in its name, which no Python module can have. Raises InputError for an
+    unfinished run.
     """
     manifest = require_complete(directory)
     if manifest.kind == "model" or DROPPED_ROWS_PROVENANCE in manifest.provenance:

@@ -54,7 +54,7 @@ class RepeatOptions:
 class Series:
     """Repeated trainings of a recipe, one for each of ``values``.
 
-    ``over`` is what the values are: training seeds, or numbers of example sets. ``keys`` are the
+    ``over`` is what the values are: training seeds, or indices of example sets. ``keys`` are the
     dotted recipe keys that are set to the value. ``path`` is the recipe's file, ``out`` the folder
     of the run directories.
     """
@@ -75,7 +75,7 @@ class Series:
     def format_words(self, value: int) -> list[str]:
         """Format the settings of one value as words of a command line: --set KEY=VALUE.
 
-        These are the user's settings and those of the varied keys; ``--limit`` is not among them.
+        The words have the user's settings and those of the varied keys, but not ``--limit``.
         """
         varied = [f"{key}={value}" for key in self.keys]
         return format_settings([*self.overrides.settings, *varied])
@@ -119,7 +119,8 @@ def plan_series(
     """Return the series that the command line describes.
 
     Raises InputError, before any training, for options that contradict one another or the recipe,
-    and for a recipe without datasets or evaluation tasks.
+    for values that ``parse_range`` refuses, and for a recipe that is malformed or has no datasets
+    or evaluation tasks.
     """
     # Read the values
     if (options.seeds is None) == (options.example_sets is None):
@@ -150,8 +151,9 @@ def plan_series(
 def parse_range(text: str, option: str) -> tuple[int, ...]:
     """Parse numbers and ranges separated by commas: ``42,43,44``, ``0-9`` or ``0-4,7``.
 
-    Both ends of a range count. ``option`` is the name of the option, for errors. Raises InputError
-    for another text, a descending range and a repeated number.
+    A number has at most nine digits. A range ascends and includes both ends. ``option`` is the name
+    of the option, for errors. Returns the numbers in the order of the text. Raises InputError for
+    another text, a descending range and a repeated number.
     """
     place = f"{option} {text!r}"
     values: list[int] = []
@@ -163,7 +165,7 @@ def parse_range(text: str, option: str) -> tuple[int, ...]:
             last = int(match[2] or first)
             numbers = range(first, last + 1)
         if not numbers:
-            problem = f"{part!r} is not a number or range"
+            problem = f"{part!r} is not a number or ascending range (at most nine digits each)"
             raise InputError(place, problem, allowed="e.g. 42,43,44 or 0-9")
         values += numbers
     for value in values:
@@ -177,10 +179,10 @@ def find_varied_keys(recipe: ModelRecipe, over: Over, path: Path) -> tuple[str, 
 
     Args:
         recipe: the recipe of all runs.
-        over: "seed": the recipe's seed; "example_set": that of every dataset that has one.
-        path: the recipe's file, for messages.
+        over: "seed": the key ``seed``; "example_set": the key of every dataset that has one.
+        path: the recipe's file, for errors.
 
-    Raises InputError for example_set when no dataset of the recipe has one.
+    Raises InputError for "example_set" when no dataset of the recipe has an example set.
     """
     if over == "seed":
         return ("seed",)
@@ -200,7 +202,8 @@ def run_once(series: Series, value: int) -> Run:
     """Train and score the run of one value, unless it is finished already; return its scores.
 
     With ``--tasks`` a scored run is scored again: ``sts-dino score`` keeps what still holds. Raises
-    InputError or RunError, which names the value, when a stage fails.
+    InputError or RunError, which names the value, when a stage fails, and RunError, which names the
+    stage's command, when a stage is killed.
     """
     directory = series.locate_run(value)
     settings = series.format_words(value)
@@ -227,11 +230,12 @@ def run_once(series: Series, value: int) -> Run:
 
 
 def is_scored(directory: Path, manifest: run_dir.Manifest, recipe: ModelRecipe) -> bool:
-    """Return whether a run's results.json has scores of these weights for all tasks of the recipe.
+    """Return whether a run's results.json has the run's scores on all tasks of the recipe.
 
-    Scores on a limited part of the data do not count. A task that cuts its own folds has the split
-    ``all``, whatever the recipe names. For a recipe with a group of tasks the answer is False:
-    ``sts-dino score`` resolves groups.
+    Scores of other weights than those of ``manifest``, and scores on a limited part of the data, do
+    not count. A task that cuts its own folds has the split ``all``, whatever the recipe names. For
+    a recipe with a group of tasks the answer is False: ``sts-dino score`` resolves groups. Raises
+    InputError for a malformed results.json.
     """
     path = directory / "results.json"
     if not path.is_file():
@@ -247,9 +251,10 @@ def is_scored(directory: Path, manifest: run_dir.Manifest, recipe: ModelRecipe) 
 
 
 def keep_shared_scores(runs: list[Run]) -> list[Run]:
-    """Return the runs with the scores that all of them have, in the order of the first run.
+    """Return the runs, in their order, with only the scores that every run has.
 
-    A warning names the scores that are left out. ``runs`` has at least one run.
+    The scores of each run stand in the order of the first run. A warning names the scores that are
+    left out. ``runs`` has at least one run.
     """
     # Find the scores that all runs have
     scores_of_run = [{(score.task, score.split): score for score in run.scores} for run in runs]
@@ -261,7 +266,7 @@ def keep_shared_scores(runs: list[Run]) -> list[Run]:
         names = ", ".join(sorted(incomplete))
         logger.warning(f"no spread for scores that not every run has: {names}")
 
-    # Restrict every run to them
+    # Restrict every run to the shared scores
     comparable_runs = []
     for run, scores in zip(runs, scores_of_run, strict=True):
         kept_scores = tuple(scores[key] for key in shared)
@@ -273,13 +278,14 @@ def write_for_card(series: Series, repeats: Repeats) -> None:
     """Write repeats.json into the recipe's own run directory, which lies beside the series' folder.
 
     Nothing is written when that directory has no finished run; nor, with a warning, when its run is
-    of another recipe.
+    of another recipe. Raises InputError for a damaged manifest, RunError when another process works
+    on the run.
     """
     directory = series.out.with_name(series.recipe.name)
     manifest = run_dir.read_manifest(directory)
     if manifest is None or not manifest.complete:
         return
-    # Compare it with the first run of the series, under the value of that run
+    # Compare its recipe with that of the first run of the series, both with the value of that run
     value = series.values[0]
     varied = [f"{key}={value}" for key in series.keys]
     repeated = load_recipe(series.locate_run(value) / run_dir.RECIPE, ModelRecipe)

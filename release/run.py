@@ -3,7 +3,7 @@
 A dataset is generated and published while it grows; a model is trained and scored; each gets its
 card, one atomic commit and its version's tag. A folder stands for its recipes, datasets before
 models; baselines in a folder are scored and not published, because others own their weights. The
-same command resumes after any interruption, on an empty disk too.
+same command resumes after any interruption; a dataset that grows on the Hub, on an empty disk, too.
 """
 
 import logging
@@ -98,7 +98,7 @@ def main(
 
       sts-dino release recipes/models --org my-org --tasks papers --senteval-data DIR --yes
     """
-    # Refuse bad input; a baseline is refused only by its own name, not in a folder
+    # Refuse bad input. A baseline is refused where its file is named, not where a folder holds it
     paths = list_recipes(recipes)
     refuse_baselines(path for path in paths if path in recipes)
     check_options(paths, options, overrides, evaluation)
@@ -149,7 +149,7 @@ def check_options(
 
 
 def refuse_baselines(paths: Iterable[Path]) -> None:
-    """Raise InputError for the first recipe of a baseline: others own its weights."""
+    """Raise InputError for a malformed recipe, and for a baseline, whose weights others own."""
     for path in paths:
         if is_model(path) and load_recipe(path, ModelRecipe).is_baseline:
             hint = f"sts-dino train {path} and sts-dino score {path} make and score it"
@@ -161,7 +161,8 @@ class Request:
     """The options of a release; ``owner`` is the Hub's user or organisation to publish to.
 
     Creating a request asks the Hub for the owner, except for a plan (no ``--yes``) with ``--org``.
-    The question raises InputError or RunError when the token may not publish there.
+    The question raises InputError when the token does not belong to ``--org``, RunError when the
+    token may only read, when there is no token, or when the Hub does not answer.
     """
 
     options: ReleaseOptions
@@ -185,7 +186,10 @@ class Request:
 
 
 class Artefact(ABC, Generic[Recipe]):
-    """The dataset or model of a recipe, with its run directory and its Hub repository."""
+    """The dataset or model of a recipe, with its run directory and its Hub repository.
+
+    ``path`` is the recipe's file. ``request`` has the options, and the owner of the repository.
+    """
 
     kind: str
 
@@ -204,18 +208,20 @@ class Artefact(ABC, Generic[Recipe]):
         """Run the unfinished stages.
 
         With ``--yes``, RunError is raised before any stage when the Hub would refuse the result.
+        Raises typer.Exit with the code of a failed stage, RunError when a stage is killed.
         """
 
     def check(self) -> None:
         """Raise InputError for a recipe or a run directory that could not be published."""
         require_card(self.recipe, self.repo_id)
-        if not self.options.append:  # sts-dino write checks which run rows are appended to
+        if not self.options.append:  # ``sts-dino write`` checks the run to which it appends rows
             check_run(self.directory, self.recipe)
 
     def release(self) -> Plan | None:
         """Run the stages, unless ``--again`` is given, and publish the result.
 
-        Returns the plan of the publication, which only ``--yes`` carries out; None without a plan.
+        Returns the plan of ``publish``, or None. Raises the errors of ``check``, ``make`` and
+        ``publish``.
         """
         self.check()
         if not self.options.again:
@@ -226,8 +232,8 @@ class Artefact(ABC, Generic[Recipe]):
         """Write the card and publish the finished run; without ``--yes``, only plan that.
 
         With ``--again`` the run gets the current recipe first. Returns the plan; without ``--yes``,
-        None when the Hub cannot be reached. Raises InputError for an unfinished run, and RunError
-        when the Hub refuses.
+        None when no Hub can be reached, with a warning. Raises InputError for an unfinished run,
+        and RunError when the Hub refuses, or with ``--yes`` cannot be reached.
         """
         if self.options.again:
             self.update_recipe()
@@ -247,7 +253,10 @@ class Artefact(ABC, Generic[Recipe]):
                 return None
 
     def update_recipe(self) -> None:
-        """Write the recipe into the finished run, for changed keys that decide no row or weight."""
+        """Write the recipe into the finished run, for changed keys that decide no row or weight.
+
+        Raises InputError for an unfinished run, RunError when another process works on the run.
+        """
         with run_dir.lock_run(self.directory):
             manifest = run_dir.require_complete(self.directory)
             text = format_recipe(self.recipe)
@@ -261,11 +270,12 @@ class Artefact(ABC, Generic[Recipe]):
     def find_target(self) -> Target:
         """Return the branch to publish to, and the published part of the run.
 
-        Raises RunError when the Hub's repository would refuse the release.
+        Raises RunError when the Hub's repository would refuse the release, or the Hub does not
+        answer.
         """
 
         def look_at_hub() -> Target:
-            """Check the repository's visibility, and find the branch."""
+            """Check the repository's visibility, and return the target."""
             self.repository.require_visibility(self.options.public)
             return find_target(self.repository, self.recipe, self.options.force)
 
@@ -283,12 +293,12 @@ class ModelArtefact(Artefact[ModelRecipe]):
         super().__init__(path, load_recipe(path, ModelRecipe, settings), request)
 
     def check(self) -> None:
-        """Raise InputError also for training data without a fixed revision."""
+        """Raise InputError as ``Artefact.check``, and for Hub data whose revision can move."""
         check_pins(self.path, self.recipe)
         super().check()
 
     def make(self) -> None:
-        """Train the encoder and the SimCSE baseline that the recipe names, and score both."""
+        """Train the encoder and, if the recipe asks for it, the SimCSE baseline; score both."""
         # Refuse what the Hub would refuse before hours of training
         if self.options.yes and not self.recipe.is_baseline:
             self.find_target()
@@ -299,9 +309,10 @@ class ModelArtefact(Artefact[ModelRecipe]):
         run_stage("score", str(self.path), "--model", str(self.directory), *words)
 
     def publish(self) -> Plan | None:
-        """Publish the model; a baseline is not published, it only gets a card: return None.
+        """Publish the model, and return the plan as ``Artefact.publish``.
 
-        ``--again`` only publishes finished runs, so with it a baseline gets no new card either.
+        A baseline is not published: it gets a card, and None is returned. With ``--again``, which
+        only publishes, a baseline gets no new card either.
         """
         if not self.recipe.is_baseline:
             return super().publish()
@@ -328,22 +339,27 @@ class DatasetArtefact(Artefact[DatasetRecipe]):
         super().__init__(path, recipe, request)
 
     def check(self) -> None:
-        """Raise InputError also for a dataset without the required gain, with ``--yes``.
+        """Check as ``Artefact.check``; with ``--yes``, also require the gain of ``--min-value``.
 
         The gain is measured on the finished dataset, so with ``--min-value`` no dataset is
-        published while it grows.
+        published while it grows. Raises InputError when the gain is not measured, RunError when it
+        is too low.
         """
         super().check()
         if self.options.yes:
             self._require_value()
 
     def publish(self) -> Plan | None:
-        """Publish the dataset, or plan that, if it has the required gain."""
+        """Publish the dataset as ``Artefact.publish``, after requiring the gain of --min-value."""
         self._require_value()
         return super().publish()
 
     def _require_value(self) -> None:
-        """Raise InputError without a measured gain of at least ``--min-value``."""
+        """Raise RunError when the measured gain is below ``--min-value``.
+
+        Raises InputError when no gain was measured on the rows of the recipe's finished run.
+        Without ``--min-value`` nothing is required.
+        """
         if self.options.min_value is None:
             return
         # With --append the directory may still hold the earlier version, another recipe's run.
@@ -361,7 +377,8 @@ class DatasetArtefact(Artefact[DatasetRecipe]):
         """Generate the dataset.
 
         With ``--yes`` the run resumes from its published part, unless ``--fresh`` is given, and is
-        published while it grows. A run with ``--append`` is published when it is finished.
+        published while it grows. A run with ``--append`` is published later, by ``publish``. Raises
+        the errors of ``Artefact.make``.
         """
         words = ["write", str(self.path), "--out", str(self.directory)]
         words += [*self.request.overrides.words, *format_options(self.request.workers)]
@@ -380,7 +397,7 @@ class DatasetArtefact(Artefact[DatasetRecipe]):
 
         # Resume from the published part, and publish while the generation runs
         if not self.options.fresh:
-            self._resume(target, self.recipe)
+            self._fetch_part(target, self.recipe)
         with StageProcess(*words) as generation:
             self._make_publisher(target).follow(generation.is_running)
             generation.wait()
@@ -388,7 +405,8 @@ class DatasetArtefact(Artefact[DatasetRecipe]):
     def _fetch_base(self) -> None:
         """Fetch the published version, to which rows are appended, into an empty run directory.
 
-        Raises RunError when the run directory holds a run that does not continue that version.
+        Nothing is fetched without a published version, and when the directory holds a run. Raises
+        RunError when that run does not continue the published version, or the Hub does not answer.
         """
         with convert_hub_errors(f"append to {self.repo_id}"):
             base = self.patience.call_until_done(
@@ -396,14 +414,15 @@ class DatasetArtefact(Artefact[DatasetRecipe]):
             )
         local = run_dir.read_manifest(self.directory)
         if base is not None and local is None:
-            self._resume(base, None)
+            self._fetch_part(base, None)
         elif base is not None and base.manifest is not None and local is not None:
             check_base(self.repo_id, local, base.manifest)
 
-    def _resume(self, target: Target, recipe: DatasetRecipe | None) -> None:
+    def _fetch_part(self, target: Target, recipe: DatasetRecipe | None) -> None:
         """Fetch the published part of a run into an empty run directory.
 
-        A run directory with files is not changed.
+        A run directory with files is not changed. Raises RunError when a published file is damaged,
+        when the Hub does not answer, and when another process works on the run.
 
         Args:
             target: the branch with the published part; nothing is fetched when it has none.

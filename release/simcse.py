@@ -83,7 +83,8 @@ def train_baseline(directory: Path, recipe: ModelRecipe) -> None:
         directory: the model's finished run directory; the baseline's lies beside it.
         recipe: the model's recipe.
 
-    Raises InputError for an unfinished model, typer.Exit or RunError when the training fails.
+    Raises InputError for a model that is unfinished or has no record of its steps, typer.Exit with
+    the training's exit code when it fails, RunError when it is killed.
     """
     if recipe.control is None:
         return
@@ -131,8 +132,8 @@ def make_baseline_recipe(recipe: ModelRecipe, steps: int) -> ModelRecipe:
         if data not in datasets:
             datasets.append(data)
 
-    # "auto" chooses the merge by validation, which needs labelled pairs. A factor above 1 is chosen
-    # for the model's data, and would take SimCSE further from the base than it is published.
+    # "auto" chooses the merge by validation, which needs labelled pairs. A factor above 1 goes
+    # beyond the trained weights; it was chosen for the model's data, and published SimCSE has none.
     merge = recipe.merge
     if merge == "auto" or (merge is not None and merge > 1):
         merge = None

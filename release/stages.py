@@ -59,7 +59,7 @@ class StageProcess:
 
     Args:
         command: the command of ``sts-dino``.
-        words: its arguments and options.
+        words: the command's arguments and options.
         environment: environment variables of the stage; None: those of this process.
         streams: ``stdout`` and ``stderr`` of subprocess.Popen, which replace the defaults above.
     """
@@ -72,7 +72,7 @@ class StageProcess:
         **streams: Any,
     ):
         self.name = f"sts-dino {command} {' '.join(words)}"
-        # a caller that reads the messages decides what is shown
+        # Announce the stage, unless the caller takes its messages and decides what is shown
         if streams.get("stderr") is None:
             logger.info(f"== {self.name}")
         options: dict[str, Any] = {
@@ -123,9 +123,9 @@ def run_stage(command: str, *words: str, stop: Event | None = None, **options: A
 
     Args:
         command: the command of ``sts-dino``.
-        words: its arguments and options.
-        stop: an event that another thread sets to end the stage; None: the stage is not ended.
-        options: environment and streams of ``StageProcess``.
+        words: the command's arguments and options.
+        stop: an event that another thread sets to end the stage; None: the stage runs to its end.
+        options: ``environment`` and streams of ``StageProcess``.
 
     Raises KeyboardInterrupt once ``stop`` is set, typer.Exit with the stage's code when the stage
     failed, and RunError when it was killed.
@@ -139,7 +139,7 @@ def run_stage(command: str, *words: str, stop: Event | None = None, **options: A
 
 @contextmanager
 def name_failure(stage: str, place: Path, hint: str) -> Iterator[None]:
-    """Turn the failure of a stage in this block into an error that names it.
+    """Turn the failure of a stage in this block into an error that names the stage.
 
     Args:
         stage: the stage, in words.
@@ -147,7 +147,8 @@ def name_failure(stage: str, place: Path, hint: str) -> Iterator[None]:
         hint: what the user can do.
 
     Raises InputError when the stage ended with the exit code of bad input, RunError for another
-    code. An interruption (typer.Exit with ``EXIT_INTERRUPTED``) passes unchanged.
+    code. An interruption (typer.Exit with ``EXIT_INTERRUPTED``) and all other exceptions pass
+    unchanged, so the RunError of a killed stage names its command.
     """
     try:
         yield
@@ -159,7 +160,7 @@ def name_failure(stage: str, place: Path, hint: str) -> Iterator[None]:
 
 
 def run_parallel(calls: Sequence[Callable[[Event], Result]], workers: int) -> list[Result]:
-    """Run ``calls`` in threads, ``workers`` at a time, and return their results in order.
+    """Run ``calls`` in threads, ``workers`` at a time; return the results in the order of calls.
 
     All calls get the same event. As soon as a call fails, the event is set, so that running calls
     end early, and waiting calls are cancelled. The failure is raised once all running calls have
@@ -173,8 +174,8 @@ def run_parallel(calls: Sequence[Callable[[Event], Result]], workers: int) -> li
         # ``result`` raises the failure; without one, all calls have ended.
         return [future.result() for future in futures if future in ended]
     finally:
-        # Start no waiting call, ask the running ones to end, and wait for their end. After a
-        # success there are none.
+        # After a failure: start no waiting call, ask the running calls to end, and wait for that.
+        # After a success no call is left.
         pool.shutdown(wait=False, cancel_futures=True)
         stop.set()
         pool.shutdown()
@@ -190,13 +191,13 @@ def read_answer(
 
     Args:
         command: the command of ``sts-dino``.
-        words: its arguments and options.
+        words: the command's arguments and options.
         environment: environment variables of the stage; None: those of this process.
         shown_prefix: messages of the stage that begin with this text, or with one of several, are
             shown as they come; (): none is shown.
 
     Raises InputError when the stage ended with the exit code of bad input, RunError when it failed
-    otherwise, both with the last line of its messages.
+    otherwise or was killed. Both have the last line of its messages, or without one the exit code.
     """
     # The answer goes to a file: a full pipe would stop the stage
     problem = ""
@@ -256,8 +257,8 @@ def run_steps(
     Args:
         steps: the chain.
         log: the file that the steps' messages are appended to.
-        after: called after every step with the step and its usage; the usage is None when the step
-            was done already.
+        after: called after every step that did not fail, with the step and its usage; the usage is
+            None when the step was done already.
         known_warnings: lines of warnings (``warning: …``) that are not shown again.
 
     Raises RunError for the first step that fails, with the error of that step.
@@ -300,7 +301,7 @@ def follow_step(step: Step, log: Path, known_warnings: Sequence[str] = ()) -> It
         log: the file that its messages are appended to, without progress bars.
         known_warnings: lines of warnings that are not shown again.
 
-    Raises RunError with the step's error when it fails.
+    Raises RunError with the step's error when it fails, OSError when the log cannot be written.
     """
     # Messages come at once, and without the tokenizers' warning about forks
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}

@@ -2,10 +2,10 @@
 
 All trainings have the same number of pairs. The baselines: the untrained encoder; ``copies``,
 unsupervised SimCSE on the source sentences (Gao et al. 2021), which needs no generated data;
-``shuffled``, the dataset's pairs with permuted scores; ``people``, human-annotated pairs of the STS
-Benchmark's train part. A variant is the dataset or a baseline. Every seed draws its own pairs. Each
-training and each evaluation is a child process with a folder whose name has a hash of all settings
-that decide the result, so the same command resumes after a kill.
+``shuffled``, the dataset's pairs with permuted scores; ``people``, human-annotated pairs, by
+default of the STS Benchmark's train part. A variant is the dataset or a baseline. Every seed draws
+its own pairs. Each training and each evaluation is a child process. The name of an encoder's folder
+has a hash of everything that decides its training, so the same command resumes after a kill.
 """
 
 import hashlib
@@ -133,9 +133,10 @@ class ValueOptions:
 
 @dataclass(frozen=True)
 class Student:
-    """The evaluation encoder's recipe, as written and checked.
+    """The recipe of the evaluation encoder.
 
-    ``sha256`` covers everything that decides a training except the seed.
+    ``tree`` holds the keys of the recipe's file with overrides; ``recipe`` is the checked tree.
+    ``sha256`` is the hash of ``hash_training``.
     """
 
     tree: Mapping[str, Any]
@@ -148,8 +149,9 @@ class Experiment:
     """The settings of all variants.
 
     ``pairs`` counts the training pairs of each variant; ``samples`` counts bootstrap resamples.
-    ``folder`` has the variants and their scores. ``data`` are words of ``sts-dino score`` that name
-    the evaluation data.
+    ``seeds`` draw pairs and train. ``folder`` has the variants and their scores. ``data`` are
+    options of ``sts-dino score`` that name the evaluation data; () for the shipped data.
+    ``workers`` trainings run at a time.
     """
 
     student: Student
@@ -169,7 +171,7 @@ class Experiment:
 
 @dataclass(frozen=True)
 class ScoredPairs:
-    """Sentence pairs with scores (0 to 1), as three sequences of one length in the data's order.
+    """Sentence pairs with scores (0 to 1): three sequences of equal length, in the data's order.
 
     ``place`` names the data in errors.
     """
@@ -180,7 +182,10 @@ class ScoredPairs:
     scores: Sequence[float]
 
     def __post_init__(self) -> None:
-        """Raise InputError for an empty text, a missing score and a score outside 0 to 1."""
+        """Raise InputError for an empty text, a missing score and a score outside 0 to 1.
+
+        The error counts rows from 0.
+        """
         rows = zip(self.firsts, self.seconds, self.scores, strict=True)
         for number, (first, second, score) in enumerate(rows):
             if not first or not second:
@@ -190,9 +195,10 @@ class ScoredPairs:
                 raise InputError(self.place, problem, allowed="0 to 1")
 
     def draw(self, pairs: int, seed: int) -> list[Row]:
-        """Draw ``pairs`` different rows (sentence1, sentence2, score) in random order.
+        """Draw ``pairs`` rows without replacement, in random order.
 
-        Raises InputError when there are fewer.
+        Returns each row as column → value: sentence1, sentence2, score. Raises InputError when
+        there are fewer rows.
         """
         count = len(self.firsts)
         if count < pairs:
@@ -207,7 +213,7 @@ class ScoredPairs:
 
 @dataclass(frozen=True)
 class MeasuredDataset:
-    """A dataset whose gain is measured, with all pairs of its train split.
+    """A dataset whose gain is measured, with all pairs of one config's train split.
 
     ``directory`` is the run directory, and ``fingerprint`` the fingerprint of the run. For a
     dataset of a Hub, ``directory`` is None and ``fingerprint`` the commit.
@@ -265,8 +271,8 @@ def main(
 def plan_experiment(options: ValueOptions) -> Experiment:
     """Return the experiment that the options describe.
 
-    Raises InputError for an unknown split, for malformed seeds, for missing evaluation data, and
-    for a recipe that is not an evaluation encoder's.
+    Raises InputError for an unknown split, for missing evaluation data, for seeds that
+    ``parse_range`` refuses, and for a recipe that ``read_student`` refuses.
     """
     if options.split not in TASKS:
         raise InputError("--split", f"unknown split {options.split!r}", allowed="test, validation")
@@ -305,8 +311,8 @@ def read_student(path: Path, settings: Sequence[str] = ()) -> Student:
 
     The recipe's datasets state example types and losses; every variant replaces their path.
 
-    Raises InputError for a recipe without datasets by path or ``max_steps``, and for one with
-    validation or a limit.
+    Raises InputError for a missing or malformed recipe, for one without datasets or ``max_steps``,
+    and for one with validation, a limit, or a dataset of the Hub.
     """
     # Read the recipe; its base may be a model that the package ships
     tree = apply_overrides(read_yaml(path), list(settings))
@@ -332,8 +338,9 @@ def read_student(path: Path, settings: Sequence[str] = ()) -> Student:
 def hash_training(recipe: ModelRecipe) -> str:
     """Return a SHA-256 of everything that decides a training except the seed.
 
-    These are the deciding recipe values, the ``*.safetensors`` files in the folder of a local base,
-    and the library versions.
+    It covers the deciding recipe values, the ``*.safetensors`` files in the folder of a local base,
+    and the library versions. Of local training data it covers the path and not the rows, so the
+    path's last name must stand for the rows.
     """
     values = get_deciding_values(recipe)
     values.pop("seed")
@@ -345,7 +352,7 @@ def hash_training(recipe: ModelRecipe) -> str:
 
 
 def read_versions() -> dict[str, str]:
-    """Return the versions of the libraries that decide a training."""
+    """Return library → version of the libraries that decide a training."""
     return {name: version(name) for name in LIBRARIES}
 
 
@@ -356,8 +363,8 @@ def read_dataset(place: str, config: str | None = None) -> MeasuredDataset:
         place: a run directory, or ORG/NAME[@REVISION] of a Hub.
         config: the config; None: the config to train on (``find_rows``).
 
-    Raises InputError for a missing run or config, for rows without scores, and for a row that
-    ``ScoredPairs`` refuses.
+    Raises InputError for a missing run, config or split, for a damaged shard, for rows without
+    scores, and for a row that ``ScoredPairs`` refuses; RunError when the Hub cannot be read.
     """
     rows = find_rows(place, config, "train")
     if not rows.is_scored:
@@ -389,7 +396,7 @@ def find_human_pairs(
         pairs: the number of pairs that each variant needs.
 
     Returns the pairs and an empty text, or None and the reason: no file, or one with too few pairs.
-    Raises InputError when ``path`` is missing or malformed.
+    Raises InputError for a ``path`` that is not a file, and for a malformed file.
     """
     if path is not None and not path.is_file():
         allowed = "a file in the STS Benchmark's layout"
@@ -406,20 +413,28 @@ def find_human_pairs(
     return scored, ""
 
 
-def read_human_pairs(path: Path) -> ScoredPairs:
+def read_human_pairs(path: Path, option: str = "--people") -> ScoredPairs:
     """Read human-annotated pairs in the STS Benchmark's layout, their scores divided by 5.
 
-    Raises InputError that names the malformed line.
+    Raises InputError, naming the command line's ``option``, for a missing file, for a malformed
+    line, for a score outside 0 to 5, and when all scores are equal.
     """
     from sts_dino.training.loop.validation import read_pairs  # its libraries take seconds
 
-    pairs = read_pairs(ValidationData(path=str(path)), "--people")  # errors name the option
+    pairs = read_pairs(ValidationData(path=str(path)), option)
+    for number, score in enumerate(pairs.scores, 1):
+        if not 0 <= score <= HIGHEST_HUMAN_SCORE:
+            raise InputError(
+                f"{option}: {path}, line {number}",
+                f"has the score {score:g}",
+                allowed=f"0 to {HIGHEST_HUMAN_SCORE}",
+            )
     scores = [score / HIGHEST_HUMAN_SCORE for score in pairs.scores]
     return ScoredPairs(str(path), pairs.first, pairs.second, scores)
 
 
 def shuffle_scores(rows: Sequence[Row], seed: int) -> list[Row]:
-    """Return the pairs in their order, with their scores permuted by ``seed``."""
+    """Return copies of scored pairs, in their order, with the scores permuted by ``seed``."""
     scores = [row["score"] for row in rows]
     Random(seed).shuffle(scores)
     return [{**row, "score": score} for row, score in zip(rows, scores, strict=True)]
@@ -453,9 +468,10 @@ def make_simcse_triplets(rows: Sequence[Row], seed: int, place: str) -> list[Row
 
 
 def write_pairs(folder: Path, rows: Sequence[Row]) -> Path:
-    """Write scored pairs or triplets as a run directory in ``folder``, and return its path.
+    """Write scored pairs or triplets as a run directory in ``folder``; return the directory.
 
-    A hash of the rows names the directory; an existing one is not written again.
+    ``rows`` has at least one row. A hash of the rows names the directory, and a directory of the
+    same rows is not written again.
     """
     digest = hashlib.sha256(repr([list(row.values()) for row in rows]).encode()).hexdigest()
     directory = folder / digest[:16]
@@ -494,9 +510,10 @@ def prepare_trainings(
         experiment: the settings of all variants.
         dataset: the dataset to measure; every seed draws its own pairs of it.
         people: human-annotated pairs; None: no variant on them.
-        skipped: variants to leave out.
+        skipped: variants to leave out; only "shuffled" has an effect here.
 
-    The first training is the untrained encoder, without pairs.
+    The first training is the untrained encoder, without pairs; the others follow seed by seed.
+    Raises InputError for too few pairs, and when all source sentences of a draw are equal.
     """
     trainings = [Training("untrained", experiment.seeds[0], None)]
     for seed in experiment.seeds:
@@ -527,13 +544,13 @@ def measure_dataset(
         experiment: the settings of all variants.
         dataset: the dataset to measure.
         people: human-annotated pairs; None trains no variant on them.
-        skipped: variants that are left out, with the reasons.
+        skipped: variant → the reason why it is left out, for the result.
 
-    Raises the errors of ``train_encoder``.
+    Raises the errors of ``prepare_trainings``, ``train_encoder`` and ``compare_variants``.
     """
     from sts_dino.eval.compare.seeds import compare_variants
 
-    # Train and score; train_encoder returns an encoder that is already scored at once.
+    # Train and score every variant; train_encoder skips an encoder that is scored already.
     # A variant has an encoder for each seed, "untrained" only one
     trainings = prepare_trainings(experiment, dataset, people, skipped)
     calls = [partial(train_encoder, experiment, training) for training in trainings]
@@ -580,11 +597,14 @@ def measure_dataset(
 def train_encoder(experiment: Experiment, training: Training, stop: Event) -> Path:
     """Train the encoder on a variant's pairs and score it, unless it is scored already.
 
-    Returns the encoder's run directory. Raises InputError or RunError, which names variant and
-    seed, when a stage fails, and KeyboardInterrupt once ``stop`` is set.
+    ``stop`` is an event that another thread sets to end the stage. Returns the encoder's run
+    directory.
+
+    Raises InputError or RunError, which names variant and seed, when a stage fails; RunError, which
+    names the stage's command, when a stage is killed; KeyboardInterrupt once ``stop`` is set.
     """
-    # Return an encoder that is scored already. The recipe decides its folder, and so the recipe's
-    # own path: until then errors name the split.
+    # Return an encoder that is scored already. The recipe decides the folder of its own file, so an
+    # error in it names the split instead of a file.
     tree = make_variant_recipe(experiment, training)
     recipe = validate_recipe(Path(experiment.split), ModelRecipe, tree)
     folder = locate_variant(experiment, training, recipe)
@@ -601,7 +621,7 @@ def train_encoder(experiment: Experiment, training: Training, stop: Event) -> Pa
     with name_failure(f"{name}: train", folder, hint):
         run_stage("train", str(path), "--out", str(model), stop=stop)
 
-    # Score it; its base would be scored, too, with every variant, so the base is removed
+    # Score it. The training kept its base beside it; ``sts-dino score`` would score that, too
     shutil.rmtree(folder / "encoder.base", ignore_errors=True)
     with name_failure(f"{name}: score", folder, hint):
         words = ("--model", str(model), "--no-cache", *experiment.data)
@@ -628,7 +648,7 @@ def locate_variant(experiment: Experiment, training: Training, recipe: ModelReci
 
 
 def make_variant_recipe(experiment: Experiment, training: Training) -> dict[str, Any]:
-    """Make the recipe of a variant's encoder; without pairs, of the untrained encoder.
+    """Make the unchecked recipe of a variant's encoder; without pairs, of the untrained encoder.
 
     A variant without a teacher gets the licence that the student's recipe has without its teachers.
     """
@@ -650,7 +670,7 @@ def make_variant_recipe(experiment: Experiment, training: Training) -> dict[str,
 
 
 def remove_training(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a model recipe without its training: the recipe of the base encoder."""
+    """Return a copy of a model recipe without training keys: the recipe of the base encoder."""
     return {key: value for key, value in tree.items() if key not in REMOVED_KEYS}
 
 
@@ -660,8 +680,9 @@ def replace_training_data(
     """Return a model recipe that trains on one config of a run directory.
 
     Args:
-        tree: the model recipe, which is not changed.
-        variant: decides the example type and the loss.
+        tree: the model recipe, with at least one dataset; it is not changed.
+        variant: "copies" trains by unsupervised SimCSE; "people" as the scored datasets of
+            ``tree``, or without one as ``HUMAN_DATA``; all others as the datasets of ``tree``.
         directory: the run directory of the pairs.
         config: the config to read.
         seed: the seed of the training.
@@ -691,7 +712,8 @@ def replace_training_data(
 def write_value(experiment: Experiment, dataset: MeasuredDataset, value: TrainingValue) -> None:
     """Write the measured gain to value.json in the run directory, for the dataset's card.
 
-    The gain of a dataset of a Hub is written to a file in the experiment's folder.
+    The gain of a dataset of a Hub is written to a file in the experiment's folder. Raises RunError
+    when the run directory is locked, or its rows changed while they were measured.
     """
     if dataset.directory is None:
         name = dataset.name.rpartition("/")[2]
@@ -707,8 +729,8 @@ def format_value(value: TrainingValue) -> str:
     """Format a table with a row per variant: its mean score, and two differences.
 
     "over SimCSE" is the variant minus the SimCSE baseline; "dataset over it" is the dataset minus
-    the variant. The row of a skipped baseline has the reason. A line above the table names the
-    dataset, the numbers of pairs and seeds, and the split.
+    the variant. A difference that was not computed is empty. The row of a skipped baseline has the
+    reason. A line above the table names the dataset, the numbers of pairs and seeds, and the split.
     """
     rows = [("trained on", f"mean of {len(value.tasks)}", "over SimCSE", "dataset over it")]
     for name, words in value.names.items():

@@ -481,6 +481,7 @@ def _require_strings(argument: str, values: Iterable[Any]) -> list[str]:
 
 
 def _require_path(directory: str | Path) -> Path:
+    """Return a folder's name as a path. Raises InputError for an object that is not a name."""
     if not isinstance(directory, str | Path):
         raise InputError(
             "directory", f"is a {type(directory).__name__}", allowed="the name of a folder"

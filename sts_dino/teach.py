@@ -43,9 +43,9 @@ logger = logging.getLogger(__name__)
 
 FACTS_FILE = "teach.json"
 DEFAULT_PAIRS = 7_200  # 150 steps of 48 pairs
-RANGES = 8  # equal ranges of the teacher's cosine, each with as many pairs
-NEAREST = 6  # nearest texts of a text by the teacher that become candidates
-RANDOM = 3  # random texts of a text that become candidates
+RANGES = 8  # equal ranges of the cosine; each gives as many pairs
+NEAREST = 6  # nearest texts of a text that make candidate pairs with it
+RANDOM = 3  # random texts that make candidate pairs with a text
 FEWEST_TEXTS = 20
 MOST_SENTENCES = 2_000  # of a recipe's corpus beside the generated texts
 MOST_TEXTS = 20_000  # of a larger dataset, so many texts are drawn
@@ -228,9 +228,10 @@ def write_taught_pairs(
 
 
 def _encode(encoder: Encoder, texts: Sequence[str], out: Path) -> tuple[Vectors, float]:
-    """Return the embeddings (n, d), of length 1, and the seconds of encoding.
+    """Return the embeddings of texts, (n, d), of length 1, and the seconds of encoding.
 
-    Embeddings in the folder ``out`` are not encoded again; the others are added there.
+    Embeddings that the folder ``out`` keeps are not computed again; new ones are added there. The
+    log warns of texts that the encoder cuts.
     """
     if encoder.model is not None:
         warn_of_cut_texts(encoder.model, texts, encoder.name, "texts")
@@ -270,9 +271,9 @@ def read_groups(
     config: str | None = None,
     encoding: str | None = None,
 ) -> dict[str, int]:
-    """Return each distinct text → the number of its source sentence, from 0.
+    """Return each distinct text → the index of its source sentence, from 0.
 
-    A text of several source sentences is in the group of the first one.
+    A text of several source sentences has the index of the first one.
 
     Args:
         dataset: a run directory, ORG/NAME@REVISION, or a file of texts; the source sentence is a
@@ -300,7 +301,7 @@ def read_groups(
     for file in files:
         rows += [(sentence,) for sentence in read_sentences(file, encoding)]
 
-    # Number the source sentences; an empty cell is no text.
+    # Index the source sentences; an empty cell is no text.
     groups: dict[str, int] = {}
     numbers: dict[str, int] = {}
     for source, *generated in rows:
@@ -415,15 +416,16 @@ def compare_teacher(name: str, base: Outcomes, teacher: Outcomes) -> None:
 def draw_pairs(
     vectors: Vectors, groups: Indices, count: int, seed: int
 ) -> tuple[Indices, Indices, Vectors]:
-    """Draw pairs of texts that are spread evenly over the teacher's cosines.
+    """Draw pairs of texts that are spread evenly over the vectors' cosines.
 
-    Candidates are all pairs within a group, each text's nearest texts by the teacher, and random
-    ones. They fall into ``RANGES`` equal ranges of the cosine, from the lowest to the highest. Each
-    range gives the same number of pairs. The pairs of a range with too few candidates repeat.
+    Candidates are all pairs within a group, each text with its ``NEAREST`` nearest texts, and each
+    text with ``RANDOM`` random ones. They fall into ``RANGES`` equal ranges of the cosine, from the
+    lowest to the highest. Each range that has candidates gives the same number of pairs, up to one.
+    The pairs of a range with too few candidates repeat.
 
     Args:
         vectors: (n, d), of length 1.
-        groups: (n,), the number of each text's source sentence.
+        groups: (n,), the index of each text's source sentence.
         count: the number of pairs.
         seed: decides the random candidates and the draw.
 
@@ -451,9 +453,10 @@ def draw_pairs(
 def list_candidates(
     vectors: Vectors, groups: Indices, generator: np.random.Generator
 ) -> tuple[Indices, Indices]:
-    """Return the indices of both texts of each distinct candidate pair, the smaller index first.
+    """Return the indices of both texts of each distinct candidate pair, each (m,).
 
-    ``generator`` draws the random partners. See ``draw_pairs`` for the candidates.
+    The smaller index is in the first array. ``draw_pairs`` says which pairs are candidates.
+    ``generator`` draws the random partners.
     """
     count = len(vectors)
     parts = [_list_group_pairs(groups), _list_nearest_pairs(vectors)]
@@ -465,7 +468,7 @@ def list_candidates(
 
 
 def _list_group_pairs(groups: Indices) -> Indices:
-    """Return all pairs of texts of the same group, (m, 2)."""
+    """Return the indices of all pairs of texts of the same group, (m, 2)."""
     members: dict[int, list[int]] = {}
     for index, number in enumerate(groups.tolist()):
         members.setdefault(number, []).append(index)
@@ -476,7 +479,10 @@ def _list_group_pairs(groups: Indices) -> Indices:
 
 
 def _list_nearest_pairs(vectors: Vectors) -> Indices:
-    """Return each text with its ``NEAREST`` nearest texts, (m, 2)."""
+    """Return the index of each text beside those of its nearest texts by cosine, (n * k, 2).
+
+    k is ``NEAREST``, or n - 1 for fewer texts. vectors: (n, d), of length 1.
+    """
     count = len(vectors)
     nearest = min(NEAREST, count - 1)
     parts = []

@@ -37,7 +37,7 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class _Vector(BaseModel, strict=True):
-    """The embedding of the text with the number ``index`` in the request."""
+    """The embedding of the text at position ``index`` of the request, from 0."""
 
     index: int
     embedding: list[Number] = Field(min_length=1)

@@ -58,15 +58,18 @@ app = cli.make_app(__doc__)
 class TrainingEstimate:
     """Predicted cost of a training on this machine; memory and disk in bytes.
 
-    steps: optimiser steps of the whole run. batch_size: rows of a step.
-    pilot_steps: the steps that the pilot trained.
-    start_seconds: from the start of the process until the encoder is built.
-    load_seconds: the part of start_seconds that builds the encoder.
-    step_seconds: the median of the pilot's steps. training_seconds: all steps of the run.
-    control_seconds: all steps of the SimCSE baseline, 0.0 without one.
-    texts_per_second: texts that the encoder embeds in a second.
-    memory: the pilot's peak, on the device that trains. Every step of the pilot has a whole batch.
-    disk: the trained and the untrained encoder, the baseline and a checkpoint.
+    Attributes:
+        steps: optimiser steps of the whole run.
+        batch_size: rows of a step.
+        pilot_steps: the steps that the pilot trained.
+        start_seconds: from the start of the process until the encoder is built.
+        load_seconds: the part of ``start_seconds`` that builds the encoder.
+        step_seconds: the median of the pilot's steps.
+        training_seconds: all steps of the run.
+        control_seconds: all steps of the SimCSE baseline; 0.0 without one.
+        texts_per_second: texts that the encoder embeds in a second.
+        memory: the pilot's peak on the device that trains, or the need of scoring if that is more.
+        disk: the trained and the untrained encoder, the baseline if any, and one checkpoint.
     """
 
     steps: int
@@ -128,20 +131,22 @@ def main(
 def make_pilot_data(
     recipe: ModelRecipe, recipe_path: Path, file: Path, longest: int, folder: Path
 ) -> list[str]:
-    """Write training data made of a text file, for a pilot before the recipe's data exist.
+    """Write training data made from a text file, for a pilot before the recipe's data exist.
 
-    Returns the settings (``KEY=VALUE``) that make the recipe read them.
+    Returns the settings (``KEY=VALUE``) that make the recipe read these data. The data imitate the
+    recipe's first dataset.
 
     Args:
         recipe: the recipe, which has datasets.
         recipe_path: its file, which errors name.
         file: texts, one a line.
         longest: the last text of the first row has at least this many tokens; 0: no such text.
-        folder: where the data are written.
+            Documents and self-pairs are the texts of ``file`` alone.
+        folder: an existing folder, where the data are written.
 
-    Raises InputError for a file that is not UTF-8 or has no text, for a loss that does not fit its
-    dataset, and for a recipe without ``arguments.max_steps``: the steps of an epoch follow from
-    data that do not exist yet.
+    Raises InputError for a file that is missing, is not UTF-8 or has no text, and for a loss that
+    does not fit its dataset. Raises InputError also for a recipe without ``arguments.max_steps``:
+    the steps of an epoch follow from data that do not exist yet.
     """
     check_losses(recipe, str(recipe_path))
     texts = _read_texts(file)
@@ -185,7 +190,7 @@ def make_pilot_data(
 
 
 def _read_texts(file: Path) -> list[str]:
-    """Read the lines of a file that are not blank.
+    """Return the lines of a file that are not blank, in order.
 
     Raises InputError for a missing file, for one that is not UTF-8 and for one without text.
     """
@@ -207,8 +212,8 @@ def _make_rows(
 ) -> Iterator[dict[str, Any]]:
     """Yield ``row_count`` training rows (column → value) of texts drawn at random, with repetition.
 
-    The target, where the type has one, is low and high in turn. The last text of the first row has
-    ``longest`` tokens or more; 0: it is like the others.
+    A target, if the type has one, is the lowest and the highest value in turn. The last text of
+    the first row has ``longest`` tokens or more; 0: it is like the others.
     """
     target = example_type.target
     for number in range(row_count):
@@ -227,10 +232,12 @@ def run_pilot(path: Path, settings: list[str], folder: Path) -> TrainingEstimate
 
     Args:
         path: the recipe file.
-        settings: overrides of the recipe, ``KEY=VALUE``.
-        folder: an existing folder, which gets the untrained encoder and stays.
+        settings: overrides of the recipe, ``KEY=VALUE`` or ``@FILE``.
+        folder: an existing folder, into which the untrained encoder is written; it is not removed.
 
-    Raises InputError and RunError as ``prepare`` and ``make_trainer`` do.
+    Raises InputError for a recipe, base or data that cannot be trained, RunError when the Hub
+    cannot be read, training diverges or the saved tokenizer gives other ids. Errors over reading a
+    stream in the pilot, and of a device's full memory, pass unchanged.
     """
     import torch
 
@@ -270,7 +277,7 @@ def run_pilot(path: Path, settings: list[str], folder: Path) -> TrainingEstimate
     step_seconds = statistics.median(timer.seconds[1:] or timer.seconds)
     texts_per_second = _time_encoding(encoder, job.recipe.seed)
 
-    # Memory: the peak of training, or several encoders while scores are compared.
+    # Memory: the peak of training, or that of several encoders while scores are compared.
     weight_bytes = sum(weight.numel() * weight.element_size() for weight in encoder.parameters())
     scoring_mb = libraries_mb + SCORED_ENCODERS * weight_bytes / MIB
     memory = int(max(measure_peak_rss_mb(), scoring_mb) * MIB)
@@ -302,10 +309,10 @@ def run_pilot(path: Path, settings: list[str], folder: Path) -> TrainingEstimate
 
 
 def _get_baseline_share(job: TrainingJob) -> float:
-    """Return the SimCSE baseline's seconds for one second of training; 0 without a baseline.
+    """Return the SimCSE baseline's seconds per second of training; 0 without a baseline.
 
-    A step's time is taken as proportional to its texts. A row of the baseline has two texts, a row
-    of the recipe's first dataset two or three; a document counts as two.
+    A step's time is taken as proportional to its number of texts. A row of the baseline has two
+    texts, a row of the recipe's first dataset two or three.
     """
     if not job.recipe.control:
         return 0.0
@@ -316,7 +323,8 @@ def _get_baseline_share(job: TrainingJob) -> float:
 def _time_encoding(encoder: Any, seed: int) -> float:
     """Return how many sentences of the STS Benchmark the encoder embeds in a second.
 
-    It embeds ``TIMED_TEXTS`` sentences of the validation split, drawn by ``seed`` with repetition.
+    ``TIMED_TEXTS`` sentences are timed, drawn from the validation split by ``seed``, with
+    repetition.
     """
     rows = find_asset("stsb/sts-dev.csv").read_text(encoding="utf-8").splitlines()
     sampled_rows = Random(seed).choices(rows, k=TIMED_TEXTS)

@@ -56,7 +56,7 @@ def main(
 
       sts-dino merge artifacts/models/prompteol-auto-nli-0shot
     """
-    if directory.name in ("", ".."):  # `.` and `..` have no siblings by their names
+    if directory.name in ("", ".."):  # the name of a folder beside `.` needs the full path
         directory = directory.resolve()
     trained, adapter = read_adapter_run(directory)
     recipe = make_merged_recipe(trained)
@@ -82,10 +82,10 @@ def main(
 
 
 def read_adapter_run(directory: Path) -> tuple[ModelRecipe, Manifest]:
-    """Read recipe and manifest of an adapter's finished run, and check the hashes of its files.
+    """Return recipe and manifest of an adapter's finished run; check the hashes of its files.
 
-    Raises InputError for an unfinished run, for a dataset, for a model without an adapter or with
-    merged weights, and for a file that differs from the manifest.
+    Raises InputError for a folder without a finished run, for a dataset, for a model without an
+    adapter or with merged weights, and for a file that is missing or differs from the manifest.
     """
     manifest = require_complete(directory)
     if manifest.kind != "model":
@@ -109,7 +109,10 @@ def read_adapter_run(directory: Path) -> tuple[ModelRecipe, Manifest]:
 
 
 def make_merged_recipe(recipe: ModelRecipe) -> ModelRecipe:
-    """Return the adapter's recipe with the merged model's names and ``lora.release: merged``."""
+    """Return a copy of an adapter's recipe with other names and ``lora.release: merged``.
+
+    The suffix ``MERGED_SUFFIX`` makes the merged model's name.
+    """
     assert recipe.lora is not None
     changes = {
         "name": recipe.name + MERGED_SUFFIX,
@@ -122,8 +125,9 @@ def make_merged_recipe(recipe: ModelRecipe) -> ModelRecipe:
 def find_same_base(recipe: ModelRecipe, adapter: Manifest) -> Base:
     """Find the base that the adapter was trained on; download it when it is on the Hub.
 
-    Raises InputError when it is absent or its files are not those of the training, RunError when
-    the Hub cannot be read.
+    ``recipe`` names the base, and ``adapter``, the manifest of the training, has its hash. Raises
+    InputError when the base is absent or its files are not those of the training, RunError when the
+    Hub cannot be read.
     """
     base = find_base(recipe.base)
     trained_on = adapter.provenance["base"]["sha256"]
@@ -141,10 +145,9 @@ def find_same_base(recipe: ModelRecipe, adapter: Manifest) -> Base:
 def merge_run(
     out: Path, directory: Path, recipe: ModelRecipe, manifest: Manifest, adapter: Manifest
 ) -> Manifest:
-    """Write the merged model with its manifest, which is complete; return the manifest.
+    """Write the merged model into its run directory; write and return its complete manifest.
 
-    The untrained encoder beside the adapter's run directory, if it is there, is copied beside the
-    merged one's.
+    The untrained encoder ``directory``.base, if it exists, is copied to ``out``.base.
 
     Args:
         out: the run directory of the merged model, locked.
@@ -172,8 +175,8 @@ def merge_run(
         shutil.rmtree(copied, ignore_errors=True)  # a killed merge leaves a part of the copy
         shutil.copytree(untrained, copied)
 
-    # The adapter's provenance with this command. A path that names private folders is replaced by
-    # the run directory's usual one.
+    # The adapter's provenance with this command. A path with private folders is replaced by the
+    # default path of the run directory.
     path = directory.as_posix()
     if hide_folders(path) != path:
         path = f"{ARTIFACTS}/models/{adapter.name}"

@@ -36,7 +36,7 @@ from sts_dino.training.loop.job import TrainingJob, prepare
 
 logger = logging.getLogger(__name__)
 
-ROUND_ROBIN = "round_robin"  # a value of arguments.multi_dataset_batch_sampler
+ROUND_ROBIN = "round_robin"  # value of arguments.multi_dataset_batch_sampler
 
 app = make_app("Train a sentence encoder from a model recipe.")
 
@@ -92,7 +92,7 @@ def main(
 
 
 def describe_usage(encoder: Path) -> str:
-    """Return three lines of Python that encode sentences with an encoder."""
+    """Return three lines of Python that encode sentences with the encoder in ``encoder``."""
     lines = [
         "from sentence_transformers import SentenceTransformer",
         f"encoder = SentenceTransformer({str(encoder)!r})",
@@ -104,8 +104,8 @@ def describe_usage(encoder: Path) -> str:
 def describe_run(out: Path, manifest: Manifest) -> list[str]:
     """Describe a finished run, line by line: rows, steps, checkpoint, merge, unused data, score.
 
-    Small datasets have a line, too: they never fill a batch. ``out``: the run directory. A baseline
-    has one line.
+    A dataset with fewer rows than a batch has a line, too. A baseline has one line in all. ``out``:
+    the run directory. ``manifest``: its complete manifest.
     """
     training = manifest.provenance["training"]
     if training is None:
@@ -128,7 +128,7 @@ def describe_run(out: Path, manifest: Manifest) -> list[str]:
             line += f", {share}: {100 * score:.2f}"
         lines.append(line)
 
-    # Datasets smaller than a batch, and data that make no row.
+    # Datasets smaller than a batch, data that make no row, and the validation score.
     batch_size = training["batch_size"]
     for dataset in manifest.provenance["datasets"]:
         row_count = next(iter(dataset["splits"].values()))  # of the training split; None: a stream
@@ -148,7 +148,7 @@ def describe_run(out: Path, manifest: Manifest) -> list[str]:
 def describe_plan(job: TrainingJob) -> list[str]:
     """Describe the plan of a training, line by line: base, prompt in tokens, data, batch, steps.
 
-    Of the base, only the tokenizer is loaded, for a prompt.
+    For a prompt the base's tokenizer is loaded. Raises InputError when it cannot be loaded.
     """
     # The encoder.
     recipe = job.recipe
@@ -189,9 +189,9 @@ def describe_plan(job: TrainingJob) -> list[str]:
 def count_steps(job: TrainingJob) -> int:
     """Return the number of optimiser steps of the whole run: ``max_steps``, else from the epochs.
 
-    Each batch has rows of one dataset. An epoch has all batches of all datasets. Round-robin
-    sampling draws a batch of each dataset in turn, until the smallest dataset is used up. An epoch
-    counts as one step at least.
+    Each batch has rows of one dataset. An epoch has all batches of all datasets. With round-robin
+    sampling, an epoch has a batch of each dataset in turn, until the smallest dataset is used up.
+    An epoch counts as one step at least. Documents that are too short still count as rows.
     """
     if job.arguments.max_steps > 0:
         return job.arguments.max_steps
@@ -205,9 +205,10 @@ def count_steps(job: TrainingJob) -> int:
 
 
 def _show_prompt_tokens(job: TrainingJob, prompt: str) -> str:
-    """Return the prompt's tokens around [X], joined by " | ", as the base's tokenizer reads them.
+    """Return the tokens of ``prompt``, [X] included, joined by " | ", special tokens included.
 
-    They show how the tokenizer reads spaces and quotation marks.
+    They show how the base's tokenizer reads spaces and quotation marks. Raises InputError when the
+    tokenizer cannot be loaded.
     """
     from transformers import AutoTokenizer
 
@@ -225,7 +226,7 @@ def _show_prompt_tokens(job: TrainingJob, prompt: str) -> str:
 def _describe_batch(job: TrainingJob) -> str:
     """Describe how a step's batch is divided: rows a device x accumulated steps x processes.
 
-    Factors of 1 are left out, except the rows.
+    Accumulated steps and processes are left out where there is 1.
     """
     parts = [f"{job.arguments.per_device_train_batch_size} a device"]
     if job.arguments.gradient_accumulation_steps > 1:
@@ -238,7 +239,7 @@ def _describe_batch(job: TrainingJob) -> str:
 def _describe_choice(job: TrainingJob) -> str:
     """Describe how the checkpoint is chosen: by which score, on how many sets, how often.
 
-    Without validation data it is the last one.
+    Without validation data the last checkpoint is chosen.
     """
     if job.evaluator is None:
         return "the last one: there are no validation data"

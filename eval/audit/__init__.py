@@ -1,1 +1,1 @@
-"""Datasets under test: rows and where they come from."""
+"""Measurements of datasets: decontamination, quality, label agreement, human labels."""

@@ -1,11 +1,11 @@
 """Agreement of labels and of scores, with 95 % intervals.
 
-Human labels against a dataset's labels and against each other (Cohen's κ), and cosines against
-human scores (Spearman's correlation).
+Cohen's κ compares human labels with a dataset's labels and with each other. Spearman's correlation
+compares cosines with human scores.
 
 κ = 1 - Σ w·observed / Σ w·expected over the cells of the confusion table (Cohen 1960; weighted:
-Cohen 1968). Weights w are 1 off the diagonal, the distance of two labels in the scale's order
-(linear), or its square (quadratic).
+Cohen 1968). The weight w of two labels is 0 for equal labels. For different labels it is 1, their
+distance in the scale's order (linear), or the square of the distance (quadratic).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,10 +38,11 @@ Statistic = Callable[[Rows], float]
 class Agreement(Frozen):
     """Agreement of two raters on the same ``n`` items.
 
-    ``counts`` has a row for each label of the first rater and a column for each of the second.
-    ``same`` is the share of equal labels in percent, with Wilson's interval. ``kappas`` has the
-    keys of ``KAPPA_NAMES`` and bootstrap intervals over items; weighted κ needs an ordered scale.
-    A κ is None where it is undefined: both raters gave one and the same label to every item.
+    ``counts`` is (labels, labels) in the scale's order: rows are the first rater's labels, columns
+    the second rater's. ``same`` is the share of equal labels in percent, with Wilson's interval.
+    ``kappas`` has the keys of ``KAPPA_NAMES``, those of weighted κ only for an ordered scale, and
+    bootstrap intervals over items. A κ is None where it is undefined: both raters gave one and the
+    same label to every item.
     """
 
     n: int
@@ -56,7 +57,7 @@ class Agreement(Frozen):
 
 
 def make_interval(value: float, low: float, high: float) -> Interval:
-    """Return a value and the ends of its interval, rounded to four decimals."""
+    """Return a value with the ends of its interval, ``low`` and ``high``, to four decimals."""
     return Interval(
         value=round(float(value), 4), low=round(float(low), 4), high=round(float(high), 4)
     )
@@ -115,7 +116,8 @@ def _make_kappa_interval(
     Args:
         counts: the confusion table, (labels, labels).
         resampled_tables: its resamples, (tables, labels, labels).
-        weights: as of ``compute_kappas``.
+        weights: the cost of a disagreement, as for ``compute_kappas``: None, "linear" or
+            "quadratic".
     """
     kappa = compute_kappas(counts[None], weights)[0]
     if not np.isfinite(kappa):
@@ -183,7 +185,11 @@ class Report(Frozen):
         )
 
     def _format_percentages(self, agreement: Agreement) -> Markdown:
-        """Return a confusion table in percent of a column; the last row has the column's total."""
+        """Return a confusion table in percent of a column.
+
+        Rows are the annotator's labels, columns the generator's. The last row has the number of
+        items of each column.
+        """
         counts = np.array(agreement.counts)
         totals = counts.sum(axis=0).tolist()
         rows: list[list[object]] = [
@@ -195,19 +201,20 @@ class Report(Frozen):
 
 
 def _format_percentage(count: int, total: int) -> str:
-    """Return a share in whole percent; a dash for a share of nothing."""
+    """Return ``count / total`` in whole percent; a dash where ``total`` is 0."""
     return f"{100 * count / total:.0f} %" if total else "–"
 
 
 def compare_raters(
     scale: Scale, *rater_pairs: tuple[Mapping[int, str], Mapping[int, str]]
 ) -> Agreement | None:
-    """Return the agreement of pairs of raters, all pairs pooled; None without a common row.
+    """Return the agreement of first with second raters, the items of all pairs of raters pooled.
+
+    An item is a row that both raters of a pair have labelled. Returns None without an item.
 
     Args:
         scale: the possible labels.
-        rater_pairs: the row → label mappings of a first and a second rater. Only rows that both
-            raters of a pair have labelled count.
+        rater_pairs: pairs of a first and a second rater, each rater as row → label.
     """
     first_labels: list[str] = []
     second_labels: list[str] = []
@@ -221,7 +228,10 @@ def compare_raters(
 
 
 def make_report(survey: Survey) -> Report:
-    """Return the agreement of a survey's annotators with the generator and with each other."""
+    """Return the agreement of a survey's annotators with the generator and with each other.
+
+    Raises RunError when the stored answers cannot be read, InputError when they are damaged.
+    """
     # Read the generator's labels, and the labels of every annotator with an answer
     examples = survey.examples
     scale = examples.scale
@@ -252,7 +262,7 @@ def make_report(survey: Survey) -> Report:
 
 
 def _format_measures(agreement: Agreement, heading: str) -> Markdown:
-    """Return a table with a row for each measure: items, equal labels and every κ.
+    """Return a table of ``agreement``, a row for each measure: items, equal labels, every κ.
 
     ``heading``: the header of the column with the values.
     """
@@ -275,7 +285,7 @@ def compute_correlation_interval(
     Args:
         scores: a score of each pair, (n,) with n ≥ 1.
         values: the values that are correlated with the scores, e.g. cosines, (n,).
-        resamples: the rows of each bootstrap resample.
+        resamples: the row numbers of each bootstrap resample.
 
     Returns None where the correlation is undefined: all scores, or all values, are the same.
     """
@@ -285,7 +295,7 @@ def compute_correlation_interval(
     all_values = np.asarray(values)
 
     def correlate_rows(rows: Rows) -> float:
-        """Return the correlation over some rows, NaN where it is undefined."""
+        """Return the correlation over the row numbers ``rows``, NaN where it is undefined."""
         first = all_scores[rows]
         second = all_values[rows]
         if np.ptp(first) == 0 or np.ptp(second) == 0:
@@ -301,8 +311,8 @@ def compute_correlation_interval(
 def resample_source_sentences(first: Sequence[str]) -> list[Rows]:
     """Draw bootstrap resamples of source sentences: ``SOURCE_RESAMPLES`` arrays of row numbers.
 
-    A resample draws as many source sentences as there are, with replacement, and has all rows of
-    each drawn source sentence. The draws are the same in every call.
+    A resample draws as many source sentences as there are, with replacement. It has all rows of
+    each drawn source sentence, so resamples may differ in length. Every call draws the same.
 
     Args:
         first: the source sentence of each row, (n,) with n ≥ 1.
@@ -331,7 +341,7 @@ def compute_bootstrap_interval(
     Resamples for which the statistic is NaN are ignored.
 
     Args:
-        statistic: a function of row numbers.
+        statistic: a function of row numbers (m,), which is finite for all rows.
         resamples: the row numbers of each bootstrap resample.
         rows: the number of all rows.
     """
@@ -349,9 +359,9 @@ def correlate_cosines(
     source sentences.
 
     Args:
-        scores: the human score of each pair.
-        first: the source sentence of each pair.
-        cosines: encoder → the cosine of each pair.
+        scores: the human score of each pair, (n,).
+        first: the source sentence of each pair, (n,).
+        cosines: encoder → the cosine of each pair, (n,).
 
     Raises InputError for fewer than ``MIN_CORRELATION_PAIRS`` pairs, and for scores or cosines that
     are all the same.
@@ -367,8 +377,6 @@ def correlate_cosines(
     for name, values in cosines.items():
         interval = compute_correlation_interval(scores, values, resamples)
         if interval is None:
-            raise InputError(
-                name, "has no correlation with answers that are all the same, or cosines that are"
-            )
+            raise InputError(name, "has no correlation: all answers, or all its cosines, are equal")
         correlations[name] = interval
     return correlations

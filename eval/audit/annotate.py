@@ -5,7 +5,7 @@ address shows random pairs without their labels. Several people can answer, each
 answer is on disk at once, and a later start resumes.
 
 The page loads nothing from elsewhere. Its address holds a token that other users, programs and
-sites do not know. The page refuses requests under another host or port and forms of other sites.
+sites do not know. The server refuses requests under another host or port, and forms of other sites.
 """
 
 import logging
@@ -53,7 +53,8 @@ _TEMPLATES = Environment(
 )
 MAX_FORM_BYTES = 10_000
 REQUEST_TIMEOUT_SECONDS = 60.0  # without a byte of a request
-# An answer within this time after its page was sent is taken for a double click on the pair before
+# An answer within this time after its page was sent is taken for the second click of a double
+# click on the page before
 MIN_READING_SECONDS = 0.4
 
 
@@ -81,7 +82,10 @@ class Page(ThreadingTCPServer):
         self.url = f"http://{self.hosts[0]}{self.root}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print the traceback of a handler's exception, except for a connection that broke."""
+        """Print the traceback of a handler's exception, unless it is an OSError.
+
+        A broken connection raises OSError.
+        """
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
@@ -93,15 +97,18 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = REQUEST_TIMEOUT_SECONDS
 
     def do_GET(self) -> None:
-        """Send the start page, a question, or the page after the last question."""
+        """Send the start page, a question, or the page after the last question.
+
+        A request that ``_check_request`` refuses, and a query with a wrong value, get an error.
+        """
         if self._check_request():
             self._handle_form(self._show_position, self.path.partition("?")[2])
 
     def do_POST(self) -> None:
         """Store an answer and redirect to the next question.
 
-        The headers are checked before the form is read: host, address, origin and length. A form
-        that ends before its length is dropped without a response.
+        The host, path, origin and length are checked before the form is read; a refused request
+        gets an error. A form with fewer bytes than its length gets no response.
         """
         if not self._check_request():
             return
@@ -132,11 +139,13 @@ class _Handler(BaseHTTPRequestHandler):
         return is_host and is_page
 
     def _handle_form(self, handler: Callable[[dict[str, str]], None], query: str) -> None:
-        """Call ``handler`` with the fields of a form, or send a page that names the error.
+        """Call ``handler`` with the fields of a form; send a page that names the error if it fails.
+
+        The page has the status 400 for wrong values, 500 for a RunError.
 
         Args:
             handler: the method that answers the request; it gets field → last value.
-            query: the form as a query string.
+            query: the form as a query string; fields with an empty value are left out.
         """
         form = {name: values[-1] for name, values in parse_qs(query).items()}
         try:
@@ -147,10 +156,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._render(status, name=form.get("annotator", ""), problem=str(error))
 
     def _show_position(self, form: dict[str, str]) -> None:
-        """Send the question at the form's ``place``, by default the annotator's first open one.
+        """Send the question at the form's ``place``, an index from 0.
 
-        A form without an annotator gets the start page. A negative place gets the first question,
-        a place after the last question the page that counts the answers. Raises InputError for a
+        The default place is that of the annotator's first question without an answer. A form
+        without an annotator gets the start page. A negative place gets the first question, a place
+        after the last question gets the page that counts the answers. Raises InputError for a
         name that cannot be stored, ValueError for a place that is not a whole number, and the
         errors of ``AnswerStore``.
         """
@@ -171,9 +181,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._render(200, **context)
 
     def _store_answer(self, form: dict[str, str]) -> None:
-        """Store the form's answer, unless it came too soon, and redirect to the next question.
+        """Store the form's answer, and redirect to the next question.
 
-        After an answer that came too soon (``MIN_READING_SECONDS``) the same question is shown.
+        An answer that came too soon (``MIN_READING_SECONDS``) is not stored, and the redirect leads
+        to the same question.
         Raises InputError for an answer that the survey does not have, KeyError for a form without
         one of its fields, ValueError for a place or time that is not a number, and the errors of
         ``AnswerStore``.
@@ -187,7 +198,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _render(self, status: int, **context: Any) -> None:
         """Send the page with an HTTP status.
 
-        ``context`` has the values of the template that differ from the start page's.
+        ``context``: variable of the template → value, where it differs from the start page.
         """
         survey = self.server.survey
         examples = survey.examples
@@ -244,11 +255,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *_: object) -> None:
-        """Log no request: it holds the name of an annotator."""
+        """Log nothing, because the address of a request holds the name of an annotator."""
 
 
 def _format_query(annotator: str, position: int) -> str:
-    """Return the query of the address at which an annotator finds the question at a position."""
+    """Return the query string, with its ``?``, of the address of an annotator's question.
+
+    ``position``: the index of the question, from 0.
+    """
     return f"?{urlencode({'annotator': annotator, 'place': position})}"
 
 
@@ -318,7 +332,12 @@ def main(
 
 
 def _serve_page(survey: Survey, port: int, folder: Path) -> None:
-    """Log the page's address and serve the page until Ctrl-C; ``folder`` holds the answers.
+    """Log the page's address, and serve the page of ``survey`` until Ctrl-C.
+
+    Args:
+        survey: the questions and the store of the answers.
+        port: the port; 0 takes a free one.
+        folder: the folder of the answers, for the log.
 
     Raises RunError for a port that cannot be used.
     """
@@ -338,7 +357,12 @@ def _serve_page(survey: Survey, port: int, folder: Path) -> None:
 
 
 def _write_agreement(survey: Survey, folder: Path, as_json: bool) -> None:
-    """Write agreement.md and agreement.json, and print one of them.
+    """Write agreement.md and agreement.json to a folder, and print one of them.
+
+    Args:
+        survey: the drawn rows and their answers.
+        folder: the folder of the two files.
+        as_json: print agreement.json instead of agreement.md.
 
     Raises InputError when no annotator has answered any of the survey's rows.
     """

@@ -43,17 +43,23 @@ def get_default_folder(kind: str, name: str, config: str) -> Path:
     """Return ``artifacts/KIND/NAME--CONFIG``, the default folder of a dataset's measurements.
 
     The folder lies outside the run directory, because a run directory is published. Characters of
-    the dataset's name and config that are unsafe in a path become "-", and a long name is cut.
+    ``NAME--CONFIG`` other than ASCII letters, digits, "_" and "-" become "-". The result is cut to
+    ``MAX_FOLDER_CHARACTERS``.
+
+    Args:
+        kind: the kind of the measurements, e.g. quality.
+        name: the dataset's name.
+        config: the config.
     """
     safe_name = re.sub(r"[^A-Za-z0-9_-]+", "-", f"{name}--{config}").strip("-")
     return ARTIFACTS / kind / safe_name[:MAX_FOLDER_CHARACTERS]
 
 
 def make_output_folder(folder: Path, option: str = "--out") -> Path:
-    """Create the folder and return it. Raises InputError when it cannot be written.
+    """Create a folder with its parents, and return ``folder``.
 
     Commands call this function before hours of work. ``option`` is the command-line option that
-    names the folder, for the error.
+    names the folder, for the error. Raises InputError when the folder cannot be made or written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -75,9 +81,10 @@ def silence_transformers() -> None:
 
 
 def fill_template(name: str, **context: Any) -> str:
-    """Return the template ``templates/NAME`` filled with ``context``, ending with one newline.
+    """Return the file ``name`` of ``templates/`` filled with ``context``, ending with one newline.
 
-    All text of the context is escaped (``sts_dino.hub.untrusted``).
+    Printed texts are escaped as Markdown, unless they are of the class ``Markdown``. Raises
+    TypeError for a printed None or truth value, jinja2.UndefinedError for a missing variable.
     """
     from jinja2 import PackageLoader
 

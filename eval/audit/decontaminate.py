@@ -1,9 +1,9 @@
 """Find and count the rows of a dataset that occur in evaluation data, and drop them.
 
 The counts are a ``sts_dino.hub.contract.measured.Ledger``. The dataset without dropped rows is a
-run directory to train on, card and publish. Only finished configs are written. The new run has the
-recipe of the old run under another name or version. The new manifest records the dropped rows and
-the reasons as one of its inputs.
+new run directory to train on, card and publish. It has the configs that were checked: by default
+all finished ones. Its recipe is that of the checked run under another name or version. Its manifest
+holds the record of the dropped rows in the provenance, and the record's SHA-256 among the inputs.
 """
 
 import hashlib
@@ -81,9 +81,10 @@ CLEAN_NAME_SUFFIX = "-without-evaluation-texts"
 SCORED_SPLITS = ("all", "validation", "test")
 DEFAULT_DROPPED_KINDS: tuple[MatchKind, ...] = ("exact", "normal", "near")
 MAX_EXAMPLES = 10  # matches that the ledger shows of every evaluation split and kind
-# Columns of a table of matches. "row" is the row number in the dataset's split, "kind" an index of
-# ``MATCH_KINDS``. The last four describe the evaluation sentence: "sentence" is its normal form,
-# "place" its split, e.g. stsb/test.
+# Columns of a table of matches, a row for each match. "row" is the row number in the dataset's
+# split, from 0; "column" the text column; "kind" an index of ``MATCH_KINDS``. The last four columns
+# describe the evaluation sentence: "sentence" is its normal form, "place" its split, e.g.
+# stsb/test, "place_row" its row from 0, "place_side" its side, 1 or 2.
 MATCH_COLUMNS = [
     "row",
     "column",
@@ -97,21 +98,22 @@ MATCH_COLUMNS = [
     "place_side",
 ]
 
-# Split → a number for each row: 0 keeps the row, k + 1 drops it for MATCH_KINDS[k]
+# Split of the dataset → a number for each row, (rows,): 0 keeps the row, k + 1 drops it for
+# MATCH_KINDS[k]
 DropReasons = dict[str, NDArray[np.int8]]
 
 
 class MatchCounter:
-    """Counter of the matches of all rows, batch by batch.
+    """Counter of the matches of a dataset's rows with evaluation sentences, batch by batch.
 
-    A row is dropped for its strongest match of ``kinds`` with one of the evaluation's ``splits``.
-    ``drop_reasons`` has the rows to drop: config → split → reason of each row.
+    A row is to be dropped if it has a match of ``kinds`` with a sentence of ``splits``; its reason
+    is the strongest such match. ``drop_reasons``: config → ``DropReasons`` of the config.
 
     Args:
         sentences: the index of the evaluation sentences.
         evaluation: the evaluation splits that the index is made of.
         kinds: kinds of matches that drop a row.
-        splits: evaluation splits whose matches drop a row.
+        splits: names of evaluation splits, e.g. test, whose matches drop a row.
     """
 
     def __init__(
@@ -127,20 +129,24 @@ class MatchCounter:
         self._sentences = sentences
         self._evaluation = evaluation
         self._checked: list[DatasetRows] = []
-        # (what is counted, config, value, kind) → rows, e.g. ("label", CONFIG, "neutral", "near");
-        # ("train_only", config) → rows
+        # (what is counted, config, value, kind) → number of rows, e.g. ("label", CONFIG, "neutral",
+        # "near"); ("train_only", config) → number of rows
         self._rows = Counter[tuple[str, ...]]()
-        # Evaluation split and kind → matched sentences
+        # (evaluation split, kind) → normal forms of the matched sentences
         self._matched = defaultdict[tuple[str, MatchKind], set[str]](set)
-        # Evaluation split and kind → the first matches
+        # (evaluation split, kind) → the first ``MAX_EXAMPLES`` matches
         self._examples = defaultdict[tuple[str, MatchKind], list[Example]](list)
 
     def match_config(
         self, rows: DatasetRows, progress: Callable[[int], object] = lambda rows: None
     ) -> None:
-        """Match all rows of a config; call ``progress`` with the number of rows of each batch.
+        """Match all rows of a config, and add the matches to the counts.
 
-        Raises the errors of ``DatasetRows.read_batches``.
+        Args:
+            rows: the rows of the config.
+            progress: called after each batch with the number of its rows.
+
+        Raises InputError for a damaged shard or a score that is not finite.
         """
         self._checked.append(rows)
         self.drop_reasons[rows.config] = {
@@ -152,7 +158,10 @@ class MatchCounter:
             progress(len(batch))
 
     def _find_matches(self, batch: Batch) -> list[tuple[Any, ...]]:
-        """Return a row of ``MATCH_COLUMNS`` for each match of a text of the batch."""
+        """Return the values of ``MATCH_COLUMNS`` for each match of a text, row by row.
+
+        The list is empty without matches.
+        """
         # Look every distinct text up once
         all_texts = dict.fromkeys(chain.from_iterable(batch.texts.values()))
         matches_of_text = self._sentences.find_matches(list(all_texts))
@@ -182,7 +191,7 @@ class MatchCounter:
         Args:
             config: the config of the batch.
             split: the dataset split of the batch.
-            matches: rows of ``MATCH_COLUMNS``.
+            matches: the values of ``MATCH_COLUMNS`` of each match, at least one.
         """
         import pandas
 
@@ -190,20 +199,20 @@ class MatchCounter:
         evaluation_split = table["place"].str.partition("/")[2]
         scored = table[evaluation_split.isin(SCORED_SPLITS)]
 
-        # Count rows by evaluation split over all configs; by text column, by label and in total for
-        # this config, from scored splits only
+        # Count rows by evaluation split, over all configs. For this config, count rows by text
+        # column, by label and in total, from matches with scored splits only
         self._count_strongest(table, "place", config="")
         self._count_strongest(scored, "column", config)
         self._count_strongest(scored, "label", config)
         self._count_strongest(scored.assign(all=""), "all", config)
 
-        # Count the rows that match train splits alone; short matches are by chance
+        # Count the rows that match train splits alone, without short matches, which are by chance
         short = MATCH_KINDS.index("short")
         matched_rows = set(table.loc[table["kind"] < short, "row"])
         scored_rows = set(scored.loc[scored["kind"] < short, "row"])
         self._rows["train_only", config] += len(matched_rows - scored_rows)
 
-        # Mark the rows to drop
+        # Mark the rows to drop; a smaller index of ``MATCH_KINDS`` is a stronger kind
         kinds = [MATCH_KINDS.index(kind) for kind in self.kinds]
         dropped = table[evaluation_split.isin(self.splits) & table["kind"].isin(kinds)]
         strongest = dropped.groupby("row")["kind"].min()
@@ -217,11 +226,14 @@ class MatchCounter:
                 examples.append(_make_example(config, split, match))
 
     def _count_strongest(self, table: Any, column: str, config: str) -> None:
-        """Count each row once for each value of ``column``, by its strongest match with the value.
+        """Count the rows with each value of ``column``, by the kind of their strongest match.
+
+        A row counts once for each value that its matches have in ``column``. Among its matches with
+        this value, the strongest decides the kind.
 
         Args:
-            table: a DataFrame of matches.
-            column: the column whose values are counted apart; rows without a value are left out.
+            table: a DataFrame of matches (``MATCH_COLUMNS``).
+            column: the column to group by; matches without a value in it are left out.
             config: the config of the counts; empty: all configs.
         """
         strongest = table.groupby([column, "row"])["kind"].min()
@@ -229,7 +241,7 @@ class MatchCounter:
             self._rows[column, config, str(value), MATCH_KINDS[kind]] += 1
 
     def make_ledger(self) -> Ledger:
-        """Return the counts of all configs checked so far, which must be at least one."""
+        """Return the counts of all configs matched so far; at least one must be matched."""
         examples: list[Example] = []
         for key in sorted(self._examples):
             examples.extend(self._examples[key])
@@ -239,10 +251,10 @@ class MatchCounter:
             settings=self._sentences.settings,
             sentences=len(self._sentences),
             checked={
-                split.name: self._describe_split(split.name) for split in self._evaluation.sets
+                split.name: self._summarize_split(split.name) for split in self._evaluation.sets
             },
             not_checked=self._evaluation.absent,
-            configs={rows.config: self._describe_config(rows) for rows in self._checked},
+            configs={rows.config: self._summarize_config(rows) for rows in self._checked},
             examples=tuple(examples),
         )
 
@@ -256,8 +268,11 @@ class MatchCounter:
         """
         return {kind: self._rows[counted, config, value, kind] for kind in MATCH_KINDS}
 
-    def _describe_config(self, rows: DatasetRows) -> ConfigCount:
-        """Return the counts of a config: in total, by text column and by label."""
+    def _summarize_config(self, rows: DatasetRows) -> ConfigCount:
+        """Return the counts of the config of ``rows``: in total, by text column and by label.
+
+        A label without matches is left out.
+        """
         config = rows.config
         labels = sorted({key[2] for key in self._rows if key[:2] == ("label", config)})
         return ConfigCount(
@@ -268,8 +283,11 @@ class MatchCounter:
             labels={label: self._get_counts("label", config, label) for label in labels},
         )
 
-    def _describe_split(self, name: str) -> Checked:
-        """Return the counts of an evaluation split, all text forms of the split together."""
+    def _summarize_split(self, name: str) -> Checked:
+        """Return the counts of the evaluation split ``name``, e.g. sts12/test.
+
+        Matches are with any of its text forms; ``texts`` is the number of texts of one form.
+        """
         forms = [split for split in self._evaluation.sets if split.name == name]
         return Checked(
             texts=sum(len(side) for side in forms[0].sides),  # all forms have the same rows
@@ -280,7 +298,7 @@ class MatchCounter:
 
 
 def _make_example(config: str, split: str, match: dict[str, Any]) -> Example:
-    """Return an example of a match, with the SHA-256 of the text in place of the text.
+    """Return an example of a match: it has the SHA-256 of the dataset's text, not the text.
 
     Args:
         config: the config of the dataset.
@@ -331,9 +349,9 @@ def format_ledger(ledger: Ledger) -> str:
 
 
 def _list_counts(config: str, counts: Mapping[str, Mapping[MatchKind, int]]) -> list[list[Any]]:
-    """Return a table row for each column or label of a config.
+    """Return a table row for each column or label of a config: its name, and rows by kind.
 
-    counts: name of the column or label → kind of match → rows.
+    counts: name of the column or label → kind of match → number of rows.
     """
     return [[format_code(f"{config} {name}"), *kinds.values()] for name, kinds in counts.items()]
 
@@ -351,11 +369,11 @@ def make_clean_recipe(
 
     Args:
         directory: the run that was checked.
-        name: the new name; None: the checked dataset's with ``CLEAN_NAME_SUFFIX``.
-        version: the new version; None: the checked dataset's.
+        name: the new name; None: that of the checked dataset with ``CLEAN_NAME_SUFFIX``.
+        version: the new version; None: that of the checked dataset.
 
-    Raises InputError for a name or version that a recipe cannot have, for the same name with a
-    version that is not later, and when the run's recipe cannot be read.
+    Raises InputError for a name or version that a recipe cannot have, for the checked dataset's
+    name with a version that is not later, and when the run's recipe cannot be read.
     """
     from sts_dino.hub.client.publish import is_later
 
@@ -381,16 +399,16 @@ def make_clean_recipe(
 def format_command(location: str, options: Mapping[str, Path | str | float | None]) -> str:
     """Return the ``sts-dino decontaminate`` command that drops the same rows, for the card.
 
-    A path that is absolute or leads upwards is shortened to its last name. The new run's folder is
-    shown as ``OUT``.
+    A path that is absolute or leads upwards is shortened to its last name; a shortened run is shown
+    in the default folder of datasets. The new run's folder is shown as ``OUT``.
 
     Args:
         location: the run directory as the user named it.
-        options: option → value; options without a value are left out.
+        options: option → value; options whose value is None or empty are left out.
     """
     run = hide_folders(location)
     if run != location:
-        # The path was shortened: show the folder that ``sts-dino write`` uses by default
+        # Show the folder that ``sts-dino write`` uses by default
         run = f"{ARTIFACTS}/datasets/{run}"
     arguments = ["sts-dino", "decontaminate", run]
     for option, value in options.items():
@@ -406,18 +424,20 @@ def drop_rows(
 ) -> Manifest:
     """Write a run without the rows that match evaluation data, and return its manifest.
 
-    Only the configs that the counter has matched are written.
+    Only the configs and splits that the counter has matched are written.
 
     Args:
         directory: the run that was checked.
-        out: the new run directory.
+        out: the new run directory: a path that does not exist, or an empty folder.
         recipe: the new run's recipe.
         counter: has the rows to drop, by config and split.
-        command_line: the command that the new run's card shows after the generation's.
+        command_line: the command that the new run's card shows after the command of the
+            generation; empty: none.
 
-    Raises InputError when ``out`` is not new, a config's split has no row left, or a shard of
-    ``directory`` is damaged; RunError while another process writes ``out``, and when the rows of
-    ``directory`` are no longer the rows that the counter has matched.
+    Raises InputError when ``out`` is not new, when ``directory`` is not a finished run, when a
+    split has no row left, and for a damaged shard. Raises RunError while another process writes
+    ``out``, and when ``directory`` no longer has the rows that the counter has matched. Raises
+    OSError when the disk fails.
     """
     with lock_run(out):
         require_new_folder(out)
@@ -426,7 +446,7 @@ def drop_rows(
         ledger.require_rows(directory, original)
         _require_rows_left(directory, counter)
 
-        # A folder beside OUT, renamed to OUT when it is complete
+        # Write to a folder beside ``out``, which is renamed to ``out`` when it is complete
         staging = out.with_name(f"{out.name}.partial")
         shutil.rmtree(staging, ignore_errors=True)
         make_folder(staging)
@@ -434,7 +454,7 @@ def drop_rows(
         for config, reasons in counter.drop_reasons.items():
             files += _write_config(directory, staging, original, config, reasons)
         write_text(staging / RECIPE, format_recipe(recipe))
-        dropped = _describe_dropped(original, counter, ledger)
+        dropped = _record_dropped(original, counter, ledger)
         manifest = _make_manifest(original, recipe, dropped, command_line).with_files(files)
         write_loading_file(staging, manifest, recipe.configs)
         write_manifest(staging, manifest)
@@ -443,7 +463,10 @@ def drop_rows(
 
 
 def _require_rows_left(directory: Path, counter: MatchCounter) -> None:
-    """Raise InputError when every row of a split would be dropped."""
+    """Raise InputError when ``counter`` would drop every row of a split.
+
+    ``directory``: the checked run, for the error.
+    """
     for config, reasons_of_split in counter.drop_reasons.items():
         for split, reasons in reasons_of_split.items():
             if reasons.all():
@@ -455,7 +478,7 @@ def _require_rows_left(directory: Path, counter: MatchCounter) -> None:
                 )
 
 
-def _describe_dropped(original: Manifest, counter: MatchCounter, ledger: Ledger) -> Dropped:
+def _record_dropped(original: Manifest, counter: MatchCounter, ledger: Ledger) -> Dropped:
     """Return the record of the dropped rows: the data compared, settings, and rows by split.
 
     Args:
@@ -485,7 +508,9 @@ def _describe_dropped(original: Manifest, counter: MatchCounter, ledger: Ledger)
 def _count_split(reasons: NDArray[np.int8], kinds: Sequence[MatchKind]) -> SplitRows:
     """Count the rows of a split that are kept, and the rows that each kind of match drops.
 
-    reasons: a number for each row, as in ``DropReasons``.
+    Args:
+        reasons: a number for each row, (rows,), as in ``DropReasons``.
+        kinds: the kinds of matches that drop rows.
     """
     dropped: dict[str, int] = {
         kind: int((reasons == 1 + MATCH_KINDS.index(kind)).sum()) for kind in kinds
@@ -498,7 +523,13 @@ def _make_manifest(
 ) -> Manifest:
     """Return the manifest of the new run, without files.
 
-    Its counts are the generation's, except that ``splits`` counts the kept rows.
+    Its counts are those of the generation, except that ``splits`` counts the kept rows.
+
+    Args:
+        original: the manifest of the checked run.
+        recipe: the new run's recipe.
+        dropped: the record of the dropped rows.
+        command_line: the command that dropped the rows; empty: none.
     """
     inputs = {**original.inputs, DROPPED_ROWS_INPUT: dropped.compute_digest()}
     split_rows = {
@@ -526,14 +557,16 @@ def _make_manifest(
 def _write_config(
     directory: Path, out: Path, manifest: Manifest, config: str, reasons_of_split: DropReasons
 ) -> list[File]:
-    """Write the kept rows of a config, split by split, and return their manifest entries.
+    """Write the kept rows of a config, split by split, and return the entries of the new files.
 
     Args:
         directory: the run that was checked.
-        out: the new run directory.
+        out: the folder to write.
         manifest: the manifest of the checked run.
-        config: the config to write.
+        config: the config to write; it has rows.
         reasons_of_split: split → a number for each row, (rows,); 0 keeps the row.
+
+    Raises InputError for a damaged shard, OSError when the disk fails.
     """
     from datasets import Features
 
@@ -542,7 +575,7 @@ def _write_config(
     files: list[File] = []
     for split, reasons in reasons_of_split.items():
         parts = Parts(out, config, split, features)
-        start = 0  # number of the next row in the split, over all its shards
+        start = 0  # the row number in the split of the next batch's first row
         try:
             for shard in shards:
                 if (shard.split or "train") != split:
@@ -554,7 +587,7 @@ def _write_config(
             for path, rows in parts.finish():
                 files.append(describe_file(out, path, config=config, split=split, rows=rows))
         finally:
-            parts.discard()  # after an error; finished files stay
+            parts.discard()  # removes unfinished files after an error; finished files stay
     return files
 
 
@@ -599,14 +632,16 @@ def require_whole_run(location: str, option: str, **parts: str | None) -> None:
             raise InputError(option, problem, hint=f"leave --{name} out")
 
 
-def _find_configs(dataset: Dataset, config: str | None, split: str | None) -> list[DatasetRows]:
-    """Return the rows of ``config``, or of every finished config when it is None.
+def _find_rows(dataset: Dataset, config: str | None, split: str | None) -> list[DatasetRows]:
+    """Return the rows of ``config``, or of each finished config when ``config`` is None.
 
-    Raises the errors of ``Dataset.find_rows``.
+    ``split``: the only split to read; None: all splits. Raises InputError for an unknown config or
+    split, for a dataset without a finished config and for a damaged shard, RunError when the Hub
+    cannot be read.
     """
     if config:
         return [dataset.find_rows(config, split)]
-    # Without a finished config, ``find_rows(None)`` raises the error that lists the configs
+    # Without a finished config, ``find_rows(None)`` raises an error that lists all configs
     names = dataset.finished or [None]
     return [dataset.find_rows(name, split) for name in names]
 
@@ -651,8 +686,8 @@ def main(
 ) -> None:
     """Check every text of the dataset RUN against STS, SICK and SentEval sentences.
 
-    Without a directory only the STS Benchmark's validation and test splits are checked, and the
-    ledger says so. A Markdown table of the counts is printed and stands beside the ledger.
+    Without a directory only the STS Benchmark's validation and test splits are checked. The ledger
+    lists the checked splits. A Markdown table of its counts is printed and stands beside it.
 
     Examples:
 
@@ -681,7 +716,7 @@ def main(
 
     # Read the dataset's configs and the evaluation sentences
     dataset = find_dataset(run)
-    configs = _find_configs(dataset, config, split)
+    configs = _find_rows(dataset, config, split)
     folder = command.make_output_folder(
         out or command.get_default_folder("quality", dataset.name, config or "all")
     )

@@ -1,10 +1,11 @@
 """Index of evaluation sentences that finds the sentences a text repeats exactly or nearly.
 
-Near-duplicates have similar MinHash signatures of their character n-grams. Candidates agree in a
-band of the signature; their exact Jaccard similarity decides. Signatures are datasketch's (Broder
-1997). The index of the bands is this project's: sorted arrays instead of a set for every bucket.
-The index gives the same candidates as ``datasketch.MinHashLSH`` with the same bands (tested) in a
-fraction of the memory, for whole batches at once.
+Near-duplicates have similar MinHash signatures (Broder 1997) of their character n-grams. Two texts
+are candidates when their signatures agree in a band; the exact Jaccard similarity of their n-grams
+then decides. The library datasketch computes the signatures. The index of the bands is this
+project's: sorted arrays instead of a set for every bucket. It gives the same candidates as
+``datasketch.MinHashLSH`` with the same bands (tested) in a fraction of the memory, for whole
+batches at once.
 """
 
 import hashlib
@@ -52,7 +53,7 @@ def normalize_text(text: str) -> str:
 
 @dataclass(frozen=True)
 class Banding:
-    """Division of a MinHash signature into ``bands`` of ``rows`` values.
+    """Division of a MinHash signature into ``bands`` bands of ``rows`` values each.
 
     Two texts are candidates when all values of at least one band agree. ``grams`` is the number of
     characters of an n-gram.
@@ -66,8 +67,8 @@ class Banding:
     def choose(cls, similarity: float) -> "Banding":
         """Return a banding whose expected recall is at least ``MIN_EXPECTED_RECALL``.
 
-        The banding has the most rows of a band, up to ``MAX_BAND_ROWS``, with which a signature
-        has at most ``MAX_SIGNATURE_VALUES`` values; else one row.
+        Its ``rows`` is the largest number, up to ``MAX_BAND_ROWS``, with which the signature has at
+        most ``MAX_SIGNATURE_VALUES`` values. Where even 2 rows need more values, ``rows`` is 1.
 
         similarity: the Jaccard similarity of the pairs to find, above 0, at most 1.
         """
@@ -98,7 +99,10 @@ def split_grams(form: str, size: int) -> set[str]:
 
 
 def compute_signatures(forms: Sequence[str], banding: Banding) -> Signatures:
-    """Return the MinHash signatures of n normal forms, (n, bands x rows)."""
+    """Return the MinHash signatures of n normal forms, (n, bands x rows), in their order.
+
+    ``banding``: its number of values is the length of a signature.
+    """
     from datasketch import MinHash
 
     size = banding.bands * banding.rows
@@ -123,6 +127,10 @@ class NearIndex:
 
     Each band has the hashes of all indexed forms in rising order, so that a binary search finds
     the forms with the same hash.
+
+    Args:
+        forms: the n normal forms to index; n may be 0.
+        banding: the bands of the signatures.
     """
 
     def __init__(self, forms: Sequence[str], banding: Banding):
@@ -139,15 +147,15 @@ class NearIndex:
 
         Args:
             forms: the normal forms to look up, all different.
-            min_similarity: the smallest Jaccard similarity of the n-grams, 0 to 1.
+            min_similarity: the smallest Jaccard similarity of the sets of n-grams, 0 to 1.
 
-        An equal form is not near. Forms without a near form are left out.
+        An equal form is not near. Queried forms without a near form are left out.
         """
         near: dict[str, list[tuple[str, float]]] = {}
         grams = [split_grams(form, self.banding.grams) for form in forms]
-        for query, number in zip(*self.find_candidates(forms), strict=True):
+        for query, indexed in zip(*self.find_candidates(forms), strict=True):
             form = forms[query]
-            candidate = self._forms[number]
+            candidate = self._forms[indexed]
             if form == candidate:
                 continue
             # A form has no more n-grams than characters, so the similarity is at most
@@ -164,8 +172,8 @@ class NearIndex:
     def find_candidates(self, forms: Sequence[str]) -> tuple[list[int], list[int]]:
         """Return the pairs of a queried and an indexed form that agree in a band, each pair once.
 
-        The first list has the positions of the queried forms (``forms``), the second list the
-        positions of the indexed forms.
+        Item i of the first list is the index of pair i's queried form in ``forms``. Item i of the
+        second list is the index of its indexed form, in the order of the class's ``forms``.
         """
         if not forms or not len(self._forms):
             return [], []
@@ -181,11 +189,11 @@ class NearIndex:
             indexed = order[np.repeat(low, counts) + offsets]
             # A pair is one number, so that pairs of several bands can be made distinct
             pairs.append(queries * len(self._forms) + indexed)
-        queries, numbers = np.divmod(np.unique(np.concatenate(pairs)), len(self._forms))
-        return queries.tolist(), numbers.tolist()
+        queries, positions = np.divmod(np.unique(np.concatenate(pairs)), len(self._forms))
+        return queries.tolist(), positions.tolist()
 
     def _hash_bands(self, signatures: Signatures) -> NDArray[np.uint64]:
-        """Return a 64-bit hash of every band's values, (bands, n).
+        """Return a 64-bit hash of every band's values, (bands, n), for n signatures.
 
         The hash is the sum of value x random odd weight, modulo 2^64. A collision adds a candidate,
         which ``find_near`` then compares in full.
@@ -201,9 +209,9 @@ class NearIndex:
 class EvaluationSet:
     """The texts of an evaluation split.
 
-    ``name`` is the split's, e.g. sts12/test, in all text forms; ``form`` is the data set's name,
-    e.g. sts12-original. ``sides`` holds n texts for each of the two sides of pairs; single texts
-    have one side. ``sha256`` is the hash of the rows.
+    ``name`` is the split's name, e.g. sts12/test, which all text forms share; ``form`` is the data
+    set's name, e.g. sts12-original. ``sides`` has a tuple of n texts for each of the two sides of
+    pairs, or one tuple for single texts. ``sha256`` is the hash of the rows.
     """
 
     name: str
@@ -219,7 +227,10 @@ class EvaluationSet:
 
 @dataclass(frozen=True)
 class EvaluationTexts:
-    """Evaluation splits that a dataset is checked against, and names of splits without files."""
+    """Evaluation splits to check a dataset against (``sets``).
+
+    ``absent`` has the names of splits without files, e.g. sts12-original/test.
+    """
 
     sets: tuple[EvaluationSet, ...]
     absent: tuple[str, ...]
@@ -233,13 +244,14 @@ def read_evaluation_sets(
 ) -> EvaluationTexts:
     """Read every evaluation split in the given directories.
 
-    Without a directory, the shipped validation and test splits of the STS Benchmark are read.
+    Without ``originals``, the validation and test splits of the STS Benchmark are read from the
+    files that ship with the project.
 
     Args:
-        senteval: SentEval's directory.
-        originals: the STS organisers' directory.
-        names: read only these data sets, and require all their splits. The probing tasks are read
-            only by name.
+        senteval: SentEval's directory; None: its splits are not read.
+        originals: the STS organisers' directory; None: of its splits only the shipped are read.
+        names: read only these data sets, and require all their splits; empty: all data sets but
+            the probing tasks. A split that a given directory lacks is then listed as absent.
         pins: the hashes that the rows must have; None: the project's.
 
     Raises InputError for an unknown name, for a directory without evaluation data, for a file that
@@ -267,7 +279,7 @@ def read_evaluation_sets(
             elif root is not None:
                 absent.append(f"{dataset.name}/{split}")
 
-    # Refuse a directory without any evaluation data
+    # Without names, refuse a directory that has no evaluation data
     for layout, root in roots.items():
         if not names and root is not None and layout not in layouts_read:
             raise InputError(
@@ -277,10 +289,9 @@ def read_evaluation_sets(
 
 
 def _has_split(dataset: DataSet, split: str, root: Path | None) -> bool:
-    """Return whether ``root`` has at least one file of a split.
+    """Return whether ``root`` has at least one file of a split; None has the shipped splits.
 
-    Without a directory, only the shipped splits are there. Reading a split that lacks one of its
-    files raises an error, so one file decides.
+    One file is enough, so that reading the split raises an error when another file is missing.
     """
     if root is None:
         return split in dataset.shipped
@@ -319,12 +330,14 @@ class Match(NamedTuple):
 class SentenceIndex:
     """Index of all evaluation sentences that finds the matches of a text.
 
-    ``similarity`` is the smallest similarity of a near match, above 0, at most 1.
+    Args:
+        sets: the evaluation splits. Their texts without letters and digits are left out.
+        similarity: the smallest Jaccard similarity of a near match, above 0, at most 1.
     """
 
     def __init__(self, sets: Sequence[EvaluationSet], similarity: float = 0.5):
         self.similarity = similarity
-        # normal form → location → hashes of its texts
+        # normal form → location → hashes of the texts there, at most one for each text form
         self._locations: dict[str, dict[Location, set[bytes]]] = {}
         for evaluation_set in sets:
             for side, texts in enumerate(evaluation_set.sides, start=1):
@@ -358,10 +371,10 @@ class SentenceIndex:
         }
 
     def find_matches(self, texts: Sequence[str]) -> list[list[Match]]:
-        """Return the matches of each text, (n,) lists, the strongest match first.
+        """Return the matches of each of n texts, n lists, the strongest match first.
 
-        A text has one match with every sentence of every split that the text repeats, exactly or
-        nearly.
+        A text has at most one match with each sentence of each split; a list without matches is
+        empty. A normal form of fewer than ``SHORT_FORM_LETTERS`` letters has no near matches.
         """
         # Find the near sentences of each distinct form that is not short
         forms = [normalize_text(text) for text in texts]
@@ -370,7 +383,7 @@ class SentenceIndex:
         for start in range(0, len(long_forms), LOOKUP_TEXTS):
             near |= self._near.find_near(long_forms[start : start + LOOKUP_TEXTS], self.similarity)
 
-        # Add the sentences with the same form, and select the strongest matches
+        # Join the sentences with the same form and the near ones, and select the strongest matches
         matches = []
         for text, form in zip(texts, forms, strict=True):
             candidates = self._match_form(text, form)
@@ -381,7 +394,7 @@ class SentenceIndex:
         return matches
 
     def _match_form(self, text: str, form: str) -> list[Match]:
-        """Return a match with every location of the normal form ``form`` of ``text``.
+        """Return a match with every location of ``form``, the normal form of ``text``.
 
         The kind is "short" for a short form, else "exact" where a text of the location has the
         same characters, else "normal".
@@ -397,9 +410,13 @@ class SentenceIndex:
 
 
 def _select_strongest(matches: Sequence[Match]) -> list[Match]:
-    """Return the strongest match with every sentence of every split, strongest first."""
+    """Return the strongest match with each sentence of each split, strongest first.
+
+    ``matches``: the matches of one text. Of equally strong matches, the first location counts.
+    """
 
     def rank(match: Match) -> tuple[int, float, Location]:
+        # The smallest value is the strongest match
         return MATCH_KINDS.index(match.kind), -match.similarity, match.location
 
     strongest: dict[tuple[str, str], Match] = {}

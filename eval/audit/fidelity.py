@@ -74,9 +74,9 @@ ANNOTATED_SPLIT = "train"  # the split that sts-dino annotate shows
 
 
 def draw_pairs(rows: DatasetRows, count: int, seed: int) -> tuple["pandas.DataFrame", int]:
-    """Draw source sentences at random, with all their pairs.
+    """Draw source sentences at random, with all their pairs but sampled negatives.
 
-    Rows are read twice; eight bytes of each source sentence are kept in memory.
+    Rows are read twice. Memory holds eight bytes for each row, and the drawn pairs.
 
     Args:
         rows: a config of labelled pairs.
@@ -84,8 +84,10 @@ def draw_pairs(rows: DatasetRows, count: int, seed: int) -> tuple["pandas.DataFr
             fewer.
         seed: seed of the draw.
 
-    Returns the drawn pairs (columns ``PAIR_COLUMNS``), and the number of source sentences that
-    they were drawn from. Raises InputError for rows without labelled pairs.
+    Returns the drawn pairs in the order of the rows (columns ``PAIR_COLUMNS``; "first" is the
+    source sentence), and the number of source sentences that they were drawn from. Raises
+    InputError for rows that are not labelled pairs, when every pair is a sampled negative, for a
+    damaged shard and for a score that is not finite.
     """
     import pandas
 
@@ -102,7 +104,7 @@ def draw_pairs(rows: DatasetRows, count: int, seed: int) -> tuple["pandas.DataFr
         raise InputError(rows.location, "has no pair that was generated for a label")
     largest_drawn = hashes[min(count, len(hashes)) - 1]
 
-    # Keep their pairs
+    # Keep the pairs of the drawn source sentences
     drawn = [
         (first, second, label)
         for first, second, label in _read_generated_pairs(rows)
@@ -112,7 +114,10 @@ def draw_pairs(rows: DatasetRows, count: int, seed: int) -> tuple["pandas.DataFr
 
 
 def _read_generated_pairs(rows: DatasetRows) -> Iterator[tuple[str, str, str]]:
-    """Yield source sentence, generated text and label of each pair, sampled negatives excepted."""
+    """Yield (source sentence, generated text, label) of each labelled pair, in the rows' order.
+
+    Sampled negatives are left out, because they were not generated for their source sentence.
+    """
     for batch in rows.read_batches():
         first, second, labels = batch.to_pairs()
         if rows.example_type == QUERY_CLASS.name:  # the generated query is the first column
@@ -123,7 +128,7 @@ def _read_generated_pairs(rows: DatasetRows) -> Iterator[tuple[str, str, str]]:
 
 
 def _hash_text(text: str, seed: int) -> int:
-    """Return a 64-bit hash of a text. Hashes order texts at random, and equally in every run."""
+    """Return a 64-bit hash of a text, the same in every run; another seed orders texts anew."""
     content = f"{seed}\0{text}".encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
 
@@ -134,16 +139,19 @@ def measure_labels(
     cosines: Sequence[float],
     classes: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Return ``labels``, ``spearman`` and ``near_copies`` of a ``Fidelity`` document.
+    """Return the values of ``labels``, ``spearman`` and ``near_copies`` of a ``Fidelity``.
+
+    They are label → ``LabelFidelity``, Spearman's correlation of label score and cosine, and the
+    share of near-copies among all pairs. ``spearman`` and the labels' ``fitting`` are None unless
+    the label of every pair has a score and neither scores nor cosines are all the same.
 
     Args:
-        pairs: n pairs with the columns ``PAIR_COLUMNS``.
+        pairs: n pairs with the columns ``PAIR_COLUMNS``, n ≥ 1.
         scores: label → its similarity score; None for a label without a score.
         cosines: the judge's cosine of each pair, (n,).
         classes: the NLI judge's class of each pair, (n,); None without an NLI judge.
 
-    ``spearman`` and the labels' ``fitting`` are None unless every label has a score and neither
-    scores nor cosines are all the same. Raises InputError for a label that no pair has.
+    Raises InputError for a label of ``scores`` that no pair has.
     """
     # Compare the texts of each pair
     texts = zip(pairs["first"], pairs["second"], strict=True)
@@ -156,7 +164,7 @@ def measure_labels(
     measured = measured.assign(near=measured["overlap"] >= NEAR_COPY_OVERLAP)
     resamples = resample_source_sentences(list(pairs["first"]))
 
-    # Compare the score of each pair's label (NaN without one) with the cosine
+    # Compare the score of each pair's label (NaN for a label without a score) with the cosine
     pair_scores = np.array([scores.get(label) for label in pairs["label"]], dtype=np.float64)
     spearman = None
     if not np.isnan(pair_scores).any():
@@ -171,10 +179,10 @@ def measure_labels(
 
 
 def find_fitting_pairs(scores: NDArray[np.float64], cosines: NDArray[np.float64]) -> Mask:
-    """Return whether each pair has the score that its cosine stands for, (n,).
+    """Return whether each pair has the score that the rank of its cosine stands for, (n,).
 
-    The judge orders all pairs by cosine. The pairs with the lowest cosines stand for the lowest
-    score, as many pairs as have this score, and so on. Equal cosines keep the order of the pairs.
+    All pairs are sorted by cosine, and their scores are sorted, too: the k-th lowest cosine stands
+    for the k-th lowest score. Equal cosines keep the order of the pairs.
 
     Args:
         scores: the score of each pair's label, (n,).
@@ -193,10 +201,10 @@ def _measure_label(
     """Measure the texts of one label. Raises InputError when no pair has the label.
 
     Args:
-        measured: a row for each pair: label, cosine, overlap, same, near, judged, and fitting where
-            all labels have scores.
+        measured: a row for each pair of all labels, with the columns that ``measure_labels`` adds:
+            cosine, overlap, same, near, judged and, where it is defined, fitting.
         label: the label to measure.
-        resamples: the rows of each bootstrap resample.
+        resamples: the row numbers of each bootstrap resample.
     """
     # Choose the label's pairs
     is_label = (measured["label"] == label).to_numpy()
@@ -205,7 +213,10 @@ def _measure_label(
     cosines = measured["cosine"].to_numpy()
 
     def compute_mean_cosine(rows: Rows) -> float:
-        """Return the mean cosine of the label's pairs among ``rows``; NaN without such a pair."""
+        """Return the mean cosine of the label's pairs among the row numbers ``rows``.
+
+        NaN when none of these pairs has the label.
+        """
         drawn = cosines[rows][is_label[rows]]
         return float(drawn.mean()) if len(drawn) else float("nan")
 
@@ -230,7 +241,11 @@ def _measure_label(
 
 
 class Drawn(NamedTuple):
-    """A finished run and its drawn pairs; ``sources`` counts the source sentences of the run."""
+    """A finished run and its drawn pairs.
+
+    ``pairs`` has the columns ``PAIR_COLUMNS``. ``sources`` is the number of source sentences of
+    ``config``, from which the pairs were drawn.
+    """
 
     directory: Path
     manifest: Manifest
@@ -334,11 +349,12 @@ def _measure_run(
         seed: the seed of the drawn pairs.
         annotations: the folder of people's answers; None: the default folder, which may be missing.
 
-    Raises InputError when the encoder gives no embeddings, a label has no text, or a given folder
-    has no answers about these rows; RunError when an output of the NLI model is not finite.
+    Raises InputError when the encoder gives no embeddings, when a label has no text, and when a
+    given folder has no answers about these rows. Raises RunError when an output of the NLI model is
+    not finite, when an encoder that is a function raises, and when answers cannot be opened.
     """
-    # Find the counts: a run with several shot counts has those of each, e.g. of the config
-    # pair-class-5shot under 5shot
+    # Find the counts. A run with several shot counts has counts of each: those of the config
+    # pair-class-5shot are under 5shot
     manifest = sample.manifest
     shots = sample.config.rpartition("-")[2]
     counts = manifest.counts.get("variants", {}).get(shots, manifest.counts)
@@ -374,12 +390,14 @@ def _measure_run(
 def _read_people(
     directory: Path, name: str, config: str, folder: Path | None
 ) -> tuple[PersonAgreement, ...]:
-    """Return how each person's answers agree with the labels of a run's config.
+    """Return each person's agreement with the labels of a run's config, by first answer.
+
+    A person without an answer to these rows is left out.
 
     Args:
         directory: the run directory.
         name: the dataset's name.
-        config: the config.
+        config: the config; people answer about its split ``ANNOTATED_SPLIT``.
         folder: the folder of answers; None: the default folder. Where the default folder has no
             answers, answers about other rows, or a damaged file, the result is empty.
 
@@ -420,7 +438,10 @@ def _read_people(
 
 
 def format_fidelity(fidelity: Fidelity) -> str:
-    """Return a heading, a Markdown table with a row for each label, and a line for each person."""
+    """Return a heading, a Markdown table with a row for each label, and a line for each person.
+
+    A warning about weak labels follows the table, if ``Fidelity.describe_doubt`` has one.
+    """
     # The heading
     share = f"{fidelity.kept / fidelity.requested:.1%}"
     spearman = f"Spearman(score, cosine) {fidelity.spearman}, " if fidelity.spearman else ""

@@ -1,8 +1,8 @@
 """Quality of a dataset: texts, repeats and labels in one pass over its rows, and NLI models.
 
-Shares are fractions (0 to 1) with 95 % Wilson intervals, as if rows were independent. Memory: one
-batch of texts, the texts of at most ``DISTINCT_N_ROWS`` rows, and some 100 bytes of hashes and
-numbers for each row. No text of the dataset is printed or kept.
+Shares are fractions (0 to 1) with 95 % Wilson intervals, as if rows were independent. Memory holds
+one batch of texts, the texts of at most ``DISTINCT_N_ROWS`` rows, and some 100 bytes of hashes and
+numbers for each row. No text of the dataset is printed or stored on disk.
 """
 
 from __future__ import annotations
@@ -88,7 +88,11 @@ class Quality:
     nli: pandas.DataFrame | None
 
     def to_document(self) -> dict[str, Any]:
-        """Return the facts, and each table as a list of rows (column → number, None, Interval)."""
+        """Return the facts and the tables, for JSON.
+
+        A table is a list of rows, each column → name, number, ``Interval`` or None. ``nli`` is None
+        without an NLI model.
+        """
         return {
             **self.facts,
             "texts": _list_records(self.texts),
@@ -105,12 +109,12 @@ class Quality:
 
 
 def _list_records(frame: pandas.DataFrame) -> Any:
-    """Return a list of rows, each as column → value; the name of the row is a column, too."""
+    """Return the rows of a table in order, each as column → value; the index is a column, too."""
     return frame.reset_index().to_dict("records")
 
 
 def _format_frame(frame: pandas.DataFrame, first: str) -> Markdown:
-    """Return a table as Markdown; ``first`` is the header of the column of row names."""
+    """Return a table as Markdown; ``first`` is the header of the column with the row names."""
     rows = [
         [format_code(str(label)), *map(_format_cell, cells)] for label, *cells in frame.itertuples()
     ]
@@ -118,7 +122,7 @@ def _format_frame(frame: pandas.DataFrame, first: str) -> Markdown:
 
 
 def _format_cell(value: Any) -> Any:
-    """Return an interval or a number with three decimals; a dash for None and NaN."""
+    """Return the cell of an interval or a number, with three decimals; a dash for None and NaN."""
     if isinstance(value, Interval):
         return Markdown(f"{value.value:.3f} [{value.low:.3f}, {value.high:.3f}]")
     return "–" if value is None or np.isnan(value) else round(value, 3)
@@ -138,10 +142,10 @@ class NliModel:
     classes: tuple[str, ...]
 
     def predict(self, first: list[str], second: list[str]) -> list[str]:
-        """Return the most probable class of each pair, (n,).
+        """Return the most probable of ``classes`` for each pair, (n,).
 
         Args:
-            first: the premises, (n,).
+            first: the premises, (n,) with n ≥ 1.
             second: the hypotheses, (n,).
 
         Raises RunError when an output of the model is not finite.
@@ -171,10 +175,10 @@ def load_nli_model(location: str, labels: str | None = None) -> NliModel:
     Args:
         location: the folder or Hub id.
         labels: the names of the outputs in their order, separated by commas; for a model whose
-            config does not name them (``LABEL_0`` ...).
+            config does not name them (``LABEL_0`` ...). None: the config names them.
 
-    Raises InputError when the model cannot be loaded or its outputs are not the three NLI classes,
-    RunError when the Hub fails.
+    Raises InputError when the model is missing or cannot be loaded, or when its outputs are not the
+    three NLI classes. Raises RunError when the Hub cannot be read.
     """
     from sentence_transformers import CrossEncoder
 
@@ -187,7 +191,7 @@ def load_nli_model(location: str, labels: str | None = None) -> NliModel:
         model = CrossEncoder(
             str(folder), model_kwargs=dict(NO_PICKLES), local_files_only=True, **NO_CODE
         )
-        # Predict one pair now: a chat template may refuse the pair
+        # Predict one pair as a test: a chat template may refuse it
         model.predict([("A sentence.", "Another.")], show_progress_bar=False)
     assert model.model is not None
     classes = list_class_names(model.model.config.id2label, labels, location)
@@ -201,12 +205,13 @@ def list_class_names(
     """Return the NLI class of each output of a model, in the order of the outputs.
 
     Args:
-        id2label: number of the output → name, from the model's config.
-        labels: names of the outputs, separated by commas, for a config with ``LABEL_0`` ...
+        id2label: index of the output → name, from the model's config.
+        labels: names of the outputs in their order, separated by commas, for a config with
+            ``LABEL_0`` ...; None or empty: the config's names.
         location: the model as the user named it, for errors.
 
-    Raises InputError when the classes are not entailment, neutral and contradiction, or ``labels``
-    contradicts the config.
+    Raises InputError when the names are not entailment, neutral and contradiction in some order,
+    and when ``labels`` contradicts the names of the config. Case does not count.
     """
     # Read the names of the config; transformers calls unnamed outputs LABEL_0, LABEL_1, ...
     outputs = tuple(id2label[number].strip().lower() for number in sorted(id2label))
@@ -235,19 +240,19 @@ def measure_quality(
     nli: NliModel | None = None,
     progress: Callable[[int], object] = lambda rows: None,
 ) -> Quality:
-    """Measure the quality of a dataset.
+    """Measure the quality of one config of a dataset.
 
     Args:
-        rows: the rows of one config.
-        sample: the number of rows to draw at random; None: all rows.
+        rows: the rows of the config.
+        sample: the number of rows to draw at random; None, or more than there are: all rows.
         seed: seed of the draw.
         encoder: the encoder that measures cosines by label; None: no cosines.
         nli: the NLI model whose classes are counted by label; None: no classes.
-        progress: called with the number of rows of each batch.
+        progress: called after each batch with the number of its rows.
 
     Raises InputError when an encoder or NLI model is given for single texts, when the encoder
-    gives no embeddings, and as ``DatasetRows.read_batches`` does; RunError when an output of the
-    NLI model is not finite.
+    gives no embeddings, for a damaged shard and for a score that is not finite. Raises RunError
+    when an output of the NLI model is not finite, and when an encoder that is a function raises.
     """
     import pandas
 
@@ -272,7 +277,7 @@ def measure_quality(
             distinct[column] += batch_texts
 
     # Make the tables; the NLI model's classes are not numbers, and have a table of their own
-    columns = {name: _describe_column(name, texts, distinct[name]) for name in rows.columns}
+    columns = {name: _measure_column(name, texts, distinct[name]) for name in rows.columns}
     repeats = {kind: _count_repeats(kind, texts, rows.columns) for kind in ("exact", "normal")}
     by_label = {
         name: _describe_by_label(name, pairs)
@@ -289,7 +294,7 @@ def measure_quality(
 
 
 def _choose_measures(encoder: Encoder | None, nli: NliModel | None) -> dict[str, Measure]:
-    """Return the measures of a pair: word overlap, and for each given model its cosine or class."""
+    """Return name → measure of pairs: "word overlap", and "cosine" or "nli" of each given model."""
     measures: dict[str, Measure] = {"word overlap": _compute_overlaps}
     if encoder:
         measures["cosine"] = partial(compute_text_cosines, encoder)
@@ -299,14 +304,22 @@ def _choose_measures(encoder: Encoder | None, nli: NliModel | None) -> dict[str,
 
 
 def _compute_overlaps(first: list[str], second: list[str]) -> list[float]:
-    """Return the word overlap of each pair, (n,), 0 to 1."""
+    """Return the word overlap of each pair of texts, (n,), 0 to 1."""
     return list(map(compute_word_overlap, first, second))
 
 
 def _describe_measurement(
     rows: DatasetRows, count: int, seed: int, encoder: Encoder | None, nli: NliModel | None
 ) -> dict[str, Any]:
-    """Return the facts about a measurement: dataset, ``count`` rows, models and libraries."""
+    """Return the facts about a measurement: dataset, rows, seed, models and library versions.
+
+    Args:
+        rows: the rows of the config.
+        count: the number of measured rows.
+        seed: seed of the draw.
+        encoder: the encoder; None: the fact ``encoder`` is None.
+        nli: the NLI model; None: the fact ``nli_model`` is None.
+    """
     encoder_facts = None
     if encoder:
         encoder_facts = {"name": encoder.name, "revision": encoder.revision}
@@ -332,8 +345,9 @@ def _describe_measurement(
 def _measure_texts(batch: Batch) -> pandas.DataFrame:
     """Return a table with a row for each row of the batch.
 
-    Columns: the label's hash and, of each text column, the text's length in tokens, whether the
-    text is empty, and the hashes of the text and of its normal form.
+    Columns: ``label``, the hash of the label (of "" without labels). For each text column C: ``C
+    length`` in tokens, ``C empty``, and the hashes ``C exact`` of the text and ``C normal`` of its
+    normal form.
     """
     import pandas
 
@@ -354,9 +368,12 @@ def _hash_texts(texts: list[str]) -> Any:
 
 
 def _measure_pairs(batch: Batch, measures: Mapping[str, Measure]) -> pandas.DataFrame:
-    """Return a table with a row for each pair: label, score (0 without scores), each measure.
+    """Return a table with a row for each pair of a batch.
 
-    Pairs without labels have the label ``NO_LABEL``. A batch of single texts gives an empty table.
+    Columns: ``label`` (``NO_LABEL`` without labels), ``score`` (0 without scores), and one for each
+    measure. A batch of single texts gives an empty table.
+
+    ``measures``: name → function that measures pairs.
     """
     import pandas
 
@@ -372,16 +389,16 @@ def _measure_pairs(batch: Batch, measures: Mapping[str, Measure]) -> pandas.Data
     return pandas.DataFrame(values)
 
 
-def _describe_column(name: str, rows: pandas.DataFrame, drawn: Sequence[str]) -> dict[str, Any]:
+def _measure_column(name: str, rows: pandas.DataFrame, drawn: Sequence[str]) -> dict[str, Any]:
     """Return the counts and lengths of a column's texts, and distinct-n of some of its texts.
 
-    distinct-n is the number of different n-grams divided by the number of n-grams, 0 to 1 (Li et
-    al. 2016). Lengths are in tokens.
+    distinct-n is the number of different n-grams of tokens divided by the number of n-grams, 0 to 1
+    (Li et al. 2016). Lengths are in tokens. "4 to 32" is the share of texts of such a length.
 
     Args:
         name: the text column.
-        rows: the table of ``_measure_texts``.
-        drawn: the texts for distinct-n.
+        rows: the table of ``_measure_texts`` for all measured rows.
+        drawn: the column's texts for distinct-n.
     """
     # Count texts and measure lengths
     lengths = rows[f"{name} length"]
@@ -401,7 +418,7 @@ def _describe_column(name: str, rows: pandas.DataFrame, drawn: Sequence[str]) ->
     for n in (1, 2, 3):
         grams: list[tuple[str, ...]] = []
         for text_tokens in tokens:
-            # The tokens from 0, 1, ... on, side by side, are the n-grams
+            # The tokens from index 0 on, 1 on, ..., side by side, are the n-grams
             shifted = [text_tokens[start:] for start in range(n)]
             grams += zip(*shifted, strict=False)
         values[f"distinct-{n}"] = len(set(grams)) / max(len(grams), 1)  # 0 without n-grams
@@ -409,11 +426,14 @@ def _describe_column(name: str, rows: pandas.DataFrame, drawn: Sequence[str]) ->
 
 
 def _count_repeats(kind: str, rows: pandas.DataFrame, columns: Sequence[str]) -> dict[str, int]:
-    """Count rows that repeat an earlier row (texts and label), and rows of two equal texts.
+    """Count rows that repeat an earlier row (all texts and the label).
+
+    With several text columns, count rows whose first two texts are equal, too. Returns name of the
+    count → rows.
 
     Args:
         kind: "exact" compares texts, "normal" compares their normal forms.
-        rows: the table of ``_measure_texts``.
+        rows: the table of ``_measure_texts`` for all measured rows.
         columns: the text columns.
     """
     keys = ["label", *(f"{column} {kind}" for column in columns)]
@@ -427,13 +447,14 @@ def _count_repeats(kind: str, rows: pandas.DataFrame, columns: Sequence[str]) ->
 def _describe_by_label(name: str, pairs: pandas.DataFrame) -> pandas.DataFrame:
     """Return the distribution of a measure, a row for each label.
 
+    Columns: number of pairs, mean, standard deviation (0 for a single pair), ``QUANTILES``, AUC.
     Labels are ordered by the mean score of their pairs; ties by ``LABELS_BY_SIMILARITY``, then by
-    name. AUC is the probability that a pair of the label has a larger value than a pair of the
-    label before; ties count half. The first label has no AUC.
+    name. AUC (0 to 1) is the probability that a pair of the label has a larger value than a pair of
+    the row above; ties count half. It is None for the first label.
 
     Args:
-        name: the measure.
-        pairs: the table of ``_measure_pairs``.
+        name: the measure, which has numbers as values.
+        pairs: the table of ``_measure_pairs`` for all measured pairs.
     """
     from sklearn.metrics import roc_auc_score
 
@@ -442,6 +463,7 @@ def _describe_by_label(name: str, pairs: pandas.DataFrame) -> pandas.DataFrame:
     order = {label: number for number, label in enumerate(LABELS_BY_SIMILARITY)}
 
     def make_sort_key(label: str) -> tuple[float, int, str]:
+        # Labels outside of ``LABELS_BY_SIMILARITY`` come last among equal mean scores
         return scores[label], order.get(label, len(order)), label
 
     labels = sorted(scores.index, key=make_sort_key)
@@ -460,16 +482,18 @@ def _describe_by_label(name: str, pairs: pandas.DataFrame) -> pandas.DataFrame:
 
 
 def _measure_nli_agreement(pairs: pandas.DataFrame) -> pandas.DataFrame:
-    """Return the shares of the NLI model's classes, a row for each label and a row for all.
+    """Return the shares of the NLI model's classes, a row for each label and a row "all".
 
-    Each share is an ``Interval``. ``agreement`` is the share of pairs whose class is the label's
-    class: Auto-NLI's measure of label quality (section 4.1). It is None for a label that stands for
-    no class. The row for all counts the pairs whose labels stand for a class; without such pairs it
-    is left out.
+    Each share is an ``Interval``. ``agreement`` is the share of pairs whose class is that of their
+    label: Auto-NLI's measure of label quality (section 4.1). It is None for a label without a class
+    in ``NLI_CLASS_OF_LABEL``. The row "all" has the pairs whose labels have a class; without such
+    pairs there is no row "all".
+
+    ``pairs``: the table of ``_measure_pairs`` for all measured pairs.
     """
     import pandas
 
-    # Group the pairs by label, and add all pairs whose labels stand for a class
+    # Group the pairs by label, and add the group of all pairs whose labels have a class
     groups = list(pairs.groupby("label"))
     with_class = pairs[pairs["label"].isin(NLI_CLASS_OF_LABEL)]
     if len(with_class):

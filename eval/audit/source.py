@@ -48,10 +48,10 @@ logger = logging.getLogger(__name__)
 if TYPE_CHECKING:
     from datasets import Features
 
-BATCH_ROWS = 4096
+BATCH_ROWS = 4096  # rows of a batch or table at most
 SCORE_COLUMN = "score"
 TARGET_LABEL_COLUMN = "target"  # provenance of a row: the label whose prompt the generator read
-NO_LABEL = "no label"  # stands for the missing label of a row
+NO_LABEL = "no label"  # the label of a row without a label
 
 
 _SCHEMAS = {**ROW_SCHEMAS, "text": make_text_schema(())}  # example type → columns
@@ -91,10 +91,11 @@ class Batch:
         return len(self.rows)
 
     def to_pairs(self) -> Pairs:
-        """Return the pairs of the batch with their labels.
+        """Return the pairs of the batch with their labels, in the order of the rows.
 
         A triplet gives two pairs: anchor and positive with the label "positive", anchor and
-        negative with the label "negative". Single texts give three empty lists.
+        negative with the label "negative". Single texts give three empty lists, without their
+        labels.
         """
         columns = list(self.texts.values())
         if len(columns) == 1:
@@ -112,9 +113,10 @@ class Batch:
 class DatasetRows:
     """The rows of one config of a dataset.
 
-    ``revision`` is the Hub commit or the run's fingerprint. ``class_names`` are the names of label
-    numbers, empty where labels are texts or scores. ``label_column`` is None without labels.
-    ``read_recipe`` reads the recipe of the run, or returns None.
+    ``revision`` is the Hub commit or the run's fingerprint. ``class_names`` are the labels' names
+    by class index, empty where labels are texts or scores. ``label_column`` is None without labels.
+    ``read_recipe`` reads the recipe of the run; it returns None for other datasets, and when the
+    recipe cannot be read.
     """
 
     name: str
@@ -152,12 +154,12 @@ class DatasetRows:
         """Yield the rows in batches of one split each, in the order of the dataset.
 
         Args:
-            sample: the number of rows to draw at random without replacement; None, or more than
-                there are: all rows.
+            sample: the number of rows to draw at random from all splits, without replacement;
+                None, or more than there are: all rows.
             seed: seed of the draw.
 
         Raises InputError for a scored pair whose score is not a finite number, and for a damaged
-        shard.
+        shard; OSError for a shard that cannot be opened.
         """
         # Draw rows, which are numbered over all splits
         chosen = np.arange(self.total)
@@ -185,7 +187,12 @@ class DatasetRows:
             split_start += rows
 
     def _make_batch(self, split: str, rows: NDArray[np.int64], table: pa.Table) -> Batch:
-        """Return rows of a split as a batch; ``rows`` are the row numbers of the table's rows.
+        """Return rows of a split as a batch.
+
+        Args:
+            split: the split.
+            rows: the numbers of the rows in the split, (n,).
+            table: the n rows.
 
         Raises InputError for a score that is not a finite number.
         """
@@ -197,7 +204,7 @@ class DatasetRows:
                 raise InputError(
                     f"{self.location}, {split} row {row}",
                     f"has the score {score}",
-                    allowed="a number",
+                    allowed="a finite number",
                     hint="drop the row",
                 )
         labels: list[str] = []
@@ -208,9 +215,9 @@ class DatasetRows:
     def _format_label(self, value: object) -> str:
         """Return a label as text.
 
-        A score is rounded to one decimal. The number of a class becomes the class's name. None
-        becomes ``NO_LABEL``, and so does -1, with which SNLI marks pairs without a label. Any
-        other value becomes its ``str``.
+        A float is a score and is rounded to one decimal. An index of ``class_names`` becomes that
+        name. None becomes ``NO_LABEL``, and so does the integer -1, with which SNLI marks pairs
+        without a label. Any other value becomes its ``str``.
         """
         if isinstance(value, float):
             return f"{round(value, 1):zg}"  # z: no negative zero
@@ -227,7 +234,7 @@ def _read_texts(table: pa.Table, column: str) -> list[str]:
 
 
 def infer_example_type(features: Features, location: str) -> str:
-    """Return the first example type whose columns ``features`` has.
+    """Return the first example type of ``_SCHEMAS`` all of whose columns ``features`` has.
 
     Args:
         features: the columns of a config and their types.
@@ -248,13 +255,19 @@ def infer_example_type(features: Features, location: str) -> str:
 
 
 def _require_column_types(features: Features, schema: RowSchema, location: str) -> None:
-    """Raise InputError unless text columns are strings and the score column is a number."""
+    """Raise InputError unless the text columns hold strings and a score column holds numbers.
+
+    Args:
+        features: the columns of a config and their types; it has all columns of ``schema``.
+        schema: the columns of the example type.
+        location: the dataset and config, for the error.
+    """
     from datasets import Value
 
     for column, kind in schema.columns.items():
         feature = features[column]
         dtype = feature.dtype if isinstance(feature, Value) else type(feature).__name__
-        prefixes = _ALLOWED_TYPES.get(kind, ("",))
+        prefixes = _ALLOWED_TYPES.get(kind, ("",))  # a class label may have any type
         if not dtype.startswith(prefixes):
             raise InputError(
                 location,
@@ -297,15 +310,15 @@ class Dataset:
     read_recipe: Callable[[], DatasetRecipe | None] = lambda: None
 
     def find_rows(self, config: str | None = None, split: str | None = None) -> DatasetRows:
-        """Return the rows of a config.
+        """Return the rows of a config; splits without rows are left out.
 
         Args:
-            config: the config; None: the config to train on.
-            split: the split; None: all splits.
+            config: the config; None: the config that ``_choose_config`` finds, to train on.
+            split: the only split to read; None: all splits.
 
-        Raises InputError for an unknown config or split, when ``config`` is None and several
-        configs could be meant, when there are no rows, when the columns are of no example type, and
-        for a damaged shard.
+        Raises InputError for an unknown config or split, when ``config`` is None and none or
+        several configs could be meant, when there are no rows, when the columns are of no example
+        type, and for a damaged shard. Raises RunError when the Hub cannot be read.
         """
         from datasets import ClassLabel
 
@@ -321,8 +334,8 @@ class Dataset:
         if split is not None:
             splits = {split: splits[require_known(split, splits, location, "split")]}
 
-        # Find the columns. The label of a generated pair is the label of its prompt, which the row
-        # holds beside its score
+        # Find the label column: the column of the example type that is not a text. A generated pair
+        # with a score also has the label of its prompt, which is taken instead of the score
         example_type = infer_example_type(features, location)
         kinds = _SCHEMAS[example_type].columns
         label_column = next((column for column in kinds if kinds[column] != "string"), None)
@@ -345,7 +358,8 @@ class Dataset:
         """Return the config to train on.
 
         It is the first finished config of ``CONFIG_PREFERENCE``, else the only finished config.
-        Raises InputError when several configs could be meant, or none is finished.
+        Raises InputError when no config is finished, when several configs have the preferred name
+        with different shot counts, and when several configs have names of their own.
         """
         # This project's own configs
         for base in CONFIG_PREFERENCE:
@@ -373,7 +387,8 @@ def find_dataset(location: str) -> Dataset:
     """Return a dataset by its location: a run directory, a published run, or any Hub dataset.
 
     ``location`` is a run directory or ORG/NAME[@REVISION]. Raises InputError when the dataset is
-    missing or not finished, or is the run of a model; RunError when the Hub cannot be read.
+    missing, damaged or not finished, or is the run of a model. Raises RunError when the Hub cannot
+    be read.
     """
     # What cannot be a Hub id counts as a path, so that the error names the missing directory
     if Path(location).is_dir() or not HUB_ID_PATTERN.fullmatch(location):
@@ -389,13 +404,22 @@ def find_dataset(location: str) -> Dataset:
 def find_rows(location: str, config: str | None = None, split: str | None = None) -> DatasetRows:
     """Return the rows of one config of the dataset at ``location``.
 
-    Raises the errors of ``find_dataset`` and ``Dataset.find_rows``.
+    Args:
+        location: a run directory or ORG/NAME[@REVISION].
+        config: the config; None: the config to train on.
+        split: the only split to read; None: all splits.
+
+    Raises the errors of ``find_dataset`` and ``Dataset.find_rows``: InputError for a dataset,
+    config or split that cannot be used, RunError when the Hub cannot be read.
     """
     return find_dataset(location).find_rows(config, split)
 
 
 def _convert_run(run: FinishedRun, name: str) -> Dataset:
-    """Return the dataset of a run, under ``name``. Raises InputError for the run of a model."""
+    """Return the dataset of a run; ``name`` is the dataset's name in measurements.
+
+    Raises InputError for the run of a model.
+    """
     if run.manifest.kind != "dataset":
         raise InputError(
             run.place, f"is the run of a {run.manifest.kind}", allowed="the run of a dataset"
@@ -414,7 +438,8 @@ def _convert_run(run: FinishedRun, name: str) -> Dataset:
 def _open_run_config(run: FinishedRun, config: str) -> OpenConfig:
     """Open a config of a run, after fetching and checking its shards.
 
-    Shards without a split belong to "train". Raises InputError for a damaged or missing shard.
+    Shards without a split belong to "train". A config without rows has no columns. Raises
+    InputError for a damaged or missing shard, RunError when the Hub cannot be read.
     """
     from datasets import Features
 
@@ -427,7 +452,10 @@ def _open_run_config(run: FinishedRun, config: str) -> OpenConfig:
         rows_of_split[split] += shard.rows or 0
 
     def read_tables(split: str, columns: list[str]) -> Iterator[pa.Table]:
-        """Yield the rows of a split, table by table."""
+        """Yield the rows of a split in tables of at most ``BATCH_ROWS`` rows.
+
+        Raises InputError for a damaged shard, OSError for a shard that cannot be opened.
+        """
         for shard in shards_of_split[split]:
             yield from iter_shard_tables(directory / shard.path, BATCH_ROWS, columns)
 
@@ -436,7 +464,7 @@ def _open_run_config(run: FinishedRun, config: str) -> OpenConfig:
 
 
 def _read_run_recipe(run: FinishedRun) -> DatasetRecipe | None:
-    """Return the recipe of a run; log the reason and return None when it cannot be read.
+    """Return the recipe of a run; None, with a log message, when it is missing or cannot be read.
 
     Raises RunError when the Hub refuses the file.
     """
@@ -454,7 +482,7 @@ def _convert_hub_dataset(dataset: HubDataset) -> Dataset:
     """Return a dataset of a Hub that is not a published run.
 
     Its finished config is the default that it declares; without a default, all are finished.
-    Raises the errors of ``HubDataset.call``.
+    Raises InputError when the dataset cannot be read, RunError when the Hub does not answer.
     """
     configs = tuple(dataset.call("get_dataset_config_names"))
     default_config = dataset.call("get_dataset_default_config_name")
@@ -471,12 +499,13 @@ def _convert_hub_dataset(dataset: HubDataset) -> Dataset:
 def _open_hub_config(dataset: HubDataset, config: str) -> OpenConfig:
     """Open a config of a Hub dataset with the datasets library.
 
-    Raises the errors of ``HubDataset.call``. The reader raises InputError for damaged rows.
+    Raises InputError when the config cannot be read, RunError when the Hub does not answer. The
+    reader of the rows raises InputError for damaged rows.
     """
     splits = dataset.call("load_dataset", config)
 
     def read_tables(split: str, columns: list[str]) -> Iterator[pa.Table]:
-        """Yield the rows of a split, batch by batch."""
+        """Yield the rows of a split in tables of at most ``BATCH_ROWS`` rows."""
         with convert_reader_errors(dataset.place, hint=None):
             yield from splits[split].select_columns(columns).with_format("arrow").iter(BATCH_ROWS)
 

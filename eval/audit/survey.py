@@ -33,15 +33,15 @@ MAX_NAME_CHARACTERS = 60
 
 @cache
 def load_page_words() -> dict[str, dict[str, Any]]:
-    """Load the page's words: language (ISO 639) → name of the words → text, or nested mapping."""
+    """Load ``words.yaml``, the page's words: language (ISO 639) → key → text or nested mapping."""
     text = (files("sts_dino.eval.audit") / "words.yaml").read_text(encoding="utf-8")
     return yaml.load(text, yaml.BaseLoader)  # BaseLoader makes texts only
 
 
 def get_words(language: str) -> dict[str, Any]:
-    """Return the page's words in ``language``, e.g. de or de-AT.
+    """Return the page's words in ``language``, e.g. de or de-AT: key of ``words.yaml`` → words.
 
-    A language without words of its own has those of its first part, else English words.
+    A language that ``words.yaml`` lacks gets the words of its first part (de), else English words.
     """
     languages = load_page_words()
     for code in (language, language.partition("-")[0]):
@@ -95,10 +95,10 @@ class Examples:
 
 
 def draw_rows(examples: Examples, count: int, seed: int) -> tuple[int, ...]:
-    """Return ``count`` row numbers of a simple random sample, in the order of the questions.
+    """Return ``count`` row numbers of ``examples``, a simple random sample in random order.
 
     Rows are ordered by a hash of (seed, row). So a larger sample of the same seed begins with the
-    rows of a smaller sample. Raises InputError when there are fewer than ``count`` rows.
+    rows of a smaller sample. Raises InputError when ``examples`` has fewer than ``count`` rows.
     """
     if count > len(examples):
         raise InputError(
@@ -122,8 +122,8 @@ def format_score(score: float) -> str:
 def list_label_meanings(recipe: DatasetRecipe) -> dict[str, str]:
     """Return label → meaning, for the labels of a recipe that state a meaning.
 
-    A label is the name of a class, or the smoothed score that rows have. The meanings of labels
-    with the same score are joined by "; ".
+    A label is given as rows have it: the name of a class, or the smoothed score as text. The
+    meanings of labels with the same score are joined by "; ".
     """
     meanings: dict[str, list[str]] = {}
     for label in recipe.written_labels:
@@ -146,8 +146,9 @@ def read_examples(rows: DatasetRows, language: str | None = None) -> Examples:
         language: the language of the page; None: the language of the dataset's recipe, else
             English.
 
-    Raises InputError for too few or too many labels, for a row without a label, for a label that
-    NLI pairs cannot have, and as ``DatasetRows.read_batches`` does.
+    Raises InputError for rows without labels, for fewer than 2 or more than ``MAX_LABELS`` labels,
+    for a label outside of the scale (``_make_scale``), for a damaged shard and for a score that is
+    not finite. Raises RunError when the Hub refuses the recipe.
     """
     splits = " + ".join(rows.splits)
     location = f"{rows.name} ({rows.config}, {splits})"
@@ -205,16 +206,17 @@ def _make_scale(
 ) -> Scale:
     """Make the scale of the answers to rows.
 
-    Scored pairs have the scores in rising order; scores outside of 0 to 1 have no meanings in the
-    page's words. Other pairs have the three NLI classes, also where the generator makes only two
-    of them. Single texts and queries have their own classes.
+    The answers about scored pairs are their scores in rising order. When a score lies outside of 0
+    to 1, the page has no words for the meanings of the scores. The answers about queries and single
+    texts are the dataset's own classes. The answers about other pairs are the three NLI classes,
+    also where the generator makes only two of them.
 
     Args:
         rows: the rows to ask about.
-        labels: the generator's label of each row.
+        labels: the generator's label of each question, at least one.
         location: names the rows in errors.
         page_words: the words of the page.
-        recipe_meanings: label → meaning; they replace the words of the page.
+        recipe_meanings: label → meaning, which replaces the words of the page.
 
     Raises InputError for fewer than 2 or more than ``MAX_LABELS`` answers.
     """
@@ -224,7 +226,7 @@ def _make_scale(
         choices = sorted({*labels}, key=float)
         if float(choices[0]) >= 0 and float(choices[-1]) <= 1:
             for label in choices:
-                name = _choose_similarity(float(label), has_zero="0" in choices)
+                name = _choose_similarity_words(float(label), has_zero="0" in choices)
                 meanings[label] = page_words["similarity"][name]
     elif len(rows.columns) > 1 and rows.example_type != QUERY_CLASS.name:
         choices = list(NLI_LABELS)
@@ -247,11 +249,12 @@ def _make_scale(
     )
 
 
-def _choose_similarity(score: float, has_zero: bool) -> str:
+def _choose_similarity_words(score: float, has_zero: bool) -> str:
     """Return the key of the page's words for a similarity score of 0 to 1.
 
-    The words are those of DINO (Table 3), whose scores are 0, 0.5 and 1. A score gets the words of
-    the nearest of these. On a scale with 0, a low score above 0 has words of its own ("weakly").
+    DINO (Table 3) has words for the scores 0, 0.5 and 1: "completely", "somewhat" and "same". A
+    score gets the words of the nearest of these. Only a score above 0 and at most 0.25 gets other
+    words: "weakly" on a scale with a score of 0, else "different".
 
     has_zero: the scale has a score of 0.
     """
@@ -274,8 +277,13 @@ _CREATE_TABLES = (
 class AnswerStore:
     """Store of the answers of all annotators about one dataset: a SQLite file in ``directory``.
 
-    Raises InputError when the file is damaged or has answers about other rows than ``examples``;
-    RunError when the file cannot be read or written.
+    Creating the object makes the folder and the file, if they are missing. It raises InputError
+    when the file is damaged or has answers about other rows than ``examples``, RunError when the
+    file cannot be read or written, and OSError when it cannot be made.
+
+    Args:
+        directory: the folder of the file.
+        examples: the rows that the answers are about.
     """
 
     def __init__(self, directory: Path, examples: Examples):
@@ -283,8 +291,8 @@ class AnswerStore:
         identity = {"config": examples.config, "split": examples.split, "sha256": examples.sha256}
         # ``make_folder`` syncs the folder's name to disk; SQLite syncs only its file's name
         make_folder(directory)
-        # The file is for its owner alone; SQLite gives its journal the same rights. An existing
-        # file is not opened: closing it would release the locks of other threads.
+        # Only the file's owner may read it; SQLite gives its journal the same rights. An existing
+        # file is not touched, because closing it would release the locks of other threads
         if not self.path.exists():
             self.path.touch(mode=0o600)
 
@@ -311,7 +319,10 @@ class AnswerStore:
             )
 
     def add(self, annotator: str, row: int, label: str) -> None:
-        """Write an annotator's label of a row durably. Raises RunError when the disk refuses."""
+        """Write an annotator's label of a row durably.
+
+        Raises RunError when the file cannot be written, InputError when it is damaged.
+        """
         values = [annotator, row, label, datetime.now(UTC).isoformat(timespec="milliseconds")]
         with self._open_transaction() as database:
             database.execute(
@@ -321,7 +332,9 @@ class AnswerStore:
     def read_answers(self) -> dict[str, dict[int, str]]:
         """Return annotator → row → last label; annotators in the order of their first answer.
 
-        Spellings of one name that an earlier version stored are one annotator (``fold_name``).
+        Names that differ only in spelling, which an earlier version stored, are one annotator
+        (``fold_name``). Raises RunError when the file cannot be read, InputError when it is
+        damaged.
         """
         answers: dict[str, dict[int, str]] = {}
         with self._open_transaction() as database:
@@ -333,7 +346,7 @@ class AnswerStore:
 
     @contextmanager
     def _open_transaction(self) -> Iterator[sqlite3.Connection]:
-        """Open a transaction: durable when the block ends, undone when the block fails.
+        """Open a transaction, which is durable when the block ends and undone when it fails.
 
         Raises RunError when the file cannot be read or written, InputError for a damaged file.
         """
@@ -357,10 +370,11 @@ class AnswerStore:
 
 
 def fold_name(name: str) -> str:
-    """Return an annotator's name in one spelling: NFKC, and as ``normalize_text`` of own pairs.
+    """Return an annotator's name in one spelling.
 
-    So Ana, ANA and the name in full-width letters are one annotator. A name without a visible
-    character (``is_blank``) becomes empty.
+    Letters are in NFKC and case-folded, white space is a single space, and control and format
+    characters are removed. So Ana, ANA and the name in full-width letters are one annotator. A name
+    without a visible character becomes empty.
     """
     return "" if is_blank(name) else normalize_text(unicodedata.normalize("NFKC", name))
 
@@ -368,7 +382,7 @@ def fold_name(name: str) -> str:
 def normalize_name(name: str) -> str:
     """Return an annotator's name as it is stored (``fold_name``).
 
-    Raises InputError when no character is left, or more than ``MAX_NAME_CHARACTERS`` are.
+    Raises InputError when the result has no or more than ``MAX_NAME_CHARACTERS`` characters.
     """
     cleaned = fold_name(name)
     if not cleaned or len(cleaned) > MAX_NAME_CHARACTERS:
@@ -392,14 +406,21 @@ class Survey:
     store: AnswerStore
 
     def read_answers(self) -> dict[str, dict[int, str]]:
-        """Return annotator → row → label of the drawn rows, in the order of the questions."""
+        """Return annotator → row → last label of the drawn rows, in the order of the questions.
+
+        An annotator who answered only other rows has an empty mapping. Raises the errors of
+        ``AnswerStore.read_answers``.
+        """
         return {
             annotator: {row: labels[row] for row in self.rows if row in labels}
             for annotator, labels in self.store.read_answers().items()
         }
 
     def find_next_open(self, annotator: str) -> int:
-        """Return the position of the annotator's first open question, else ``len(rows)``."""
+        """Return the position of the annotator's first question without an answer.
+
+        It is ``len(rows)`` when all questions have answers.
+        """
         answered = self.read_answers().get(annotator, {})
         for position, row in enumerate(self.rows):
             if row not in answered:
@@ -409,13 +430,21 @@ class Survey:
     def store_answer(self, annotator: str, position: int, label: str) -> int:
         """Store the answer to the question at ``position``, and return the next position.
 
-        The next position follows ``position``; after the last question it is the first open one.
-        An answer that repeats the stored one is not stored again. Raises InputError for a label or
-        position that the survey does not have, RunError when the answer could not be stored.
+        The next position follows ``position``; after the last question it is that of the first
+        question without an answer, else ``len(rows)``. An answer that repeats the stored one is not
+        stored again. Raises InputError for a label or position that the survey does not have,
+        RunError when the answer could not be stored.
+
+        Args:
+            annotator: the name as ``normalize_name`` returns it.
+            position: the number of the question, from 0.
+            label: the answer.
         """
         if label not in self.examples.scale.labels or not 0 <= position < len(self.rows):
             raise InputError(
-                "answer", f"is {label!r} at {position}", allowed=self.examples.scale.labels
+                "answer",
+                f"is {label!r} at {position}",
+                allowed=f"{self.examples.scale.labels} at 0 to {len(self.rows) - 1}",
             )
         row = self.rows[position]
         if self.read_answers().get(annotator, {}).get(row) != label:

@@ -44,12 +44,13 @@ class Plot(NamedTuple):
 
 
 def write_plots(comparison: Comparison, folder: Path) -> list[tuple[str, str]]:
-    """Write the plots of a comparison, each as PNG and as SVG; return (description, PNG file).
+    """Write the plots of a comparison to ``folder``, each as PNG and as SVG.
 
-    scores.png has all scores; differences-1.png … have the tested differences of a pair of models.
+    The plot ``scores`` has all scores. The plots ``differences-1``, ``differences-2`` ... have the
+    tested differences of one pair of models each; a pair without a tested difference has none.
+    Returns (description, name of the PNG file in ``folder``) of each plot.
     """
-    # Plan the plot of all scores. Its height, in inches: margins, a line of the legend for two
-    # models, and the bars
+    # Plan the plot of all scores. Height in inches: margins, legend (a line for two models), bars
     models = len(comparison.models)
     height = 1.5 + 0.3 * ceil(models / 2) + BAR_INCHES * (models + 0.5) * len(comparison.rows)
     plots = {
@@ -80,8 +81,12 @@ def write_plots(comparison: Comparison, folder: Path) -> list[tuple[str, str]]:
 
 
 def _draw_scores(comparison: Comparison, figure: Figure, axes: Axes) -> None:
-    """Draw a group of bars for each measurement: a bar and an interval for each scored model."""
-    # Draw the groups from top to bottom; the middle of a group has its number as height
+    """Draw a group of bars for each measurement: a bar and an interval for each scored model.
+
+    A score without an interval has only a bar. The legend is drawn on ``figure``, the rest on
+    ``axes``.
+    """
+    # Draw the groups from top to bottom; the middle of a group is at the height of its index
     models = comparison.models
     rows = comparison.rows
     lowest = 0.0
@@ -116,7 +121,7 @@ def _draw_scores(comparison: Comparison, figure: Figure, axes: Axes) -> None:
 
 
 def _choose_look(index: int) -> dict[str, Any]:
-    """Return matplotlib's options for the bars of the model number ``index``."""
+    """Return matplotlib's options for the bars of the model at ``index``; looks repeat."""
     return {
         "facecolor": COLOURS[index % len(COLOURS)],
         "hatch": HATCHES[index % len(HATCHES)],
@@ -126,7 +131,11 @@ def _choose_look(index: int) -> dict[str, Any]:
 
 
 def _draw_differences(verdicts: Sequence[Verdict], figure: Figure, axes: Axes) -> None:
-    """Draw a line and a mark for each of the tested differences of one pair of models."""
+    """Draw each difference of a pair of models: its interval as a line, its points as a mark.
+
+    ``verdicts``: the tested verdicts of the pair, at least one. The legend is drawn on ``figure``,
+    the rest on ``axes``.
+    """
     # Draw the differences from top to bottom, one unit of height each
     first = shorten_name(verdicts[0].first, MAX_NAME_CHARACTERS)
     second = shorten_name(verdicts[0].second, MAX_NAME_CHARACTERS)
@@ -168,10 +177,10 @@ def _make_mark(word: VerdictWord) -> Line2D:
 
 
 def _name_measurements(measurements: Sequence[Measurement]) -> list[str]:
-    """Return the name of each measurement: its task and a split other than test or all.
+    """Return the name of each measurement: its task, and its split unless that is test or all.
 
     The number of rows follows where rows were drawn, and where two measurements would have one
-    name.
+    name. A name has at most ``MAX_NAME_CHARACTERS`` characters.
     """
     plain_names = []
     for measurement in measurements:

@@ -73,10 +73,11 @@ def compare(
         out: the folder to write; None: artifacts/comparisons/NAMES.
         as_json: print the tables as JSON.
 
-    Raises InputError, before anything is written, for fewer than two locations, for a location
-    given twice or without results, and when no two evaluations share a measurement.
+    Before anything is written, raises InputError for fewer than two locations, for a location given
+    twice or without results, when no two evaluations share a measurement, and for scored rows that
+    do not belong to the results; RunError when the rows cannot be resampled.
     """
-    # Refuse what cannot be compared
+    # Refuse a single location, and one that is given twice
     paths = [Path(location).resolve() for location in locations]
     if len(paths) < 2:
         raise InputError(
@@ -99,7 +100,10 @@ def compare(
 
 
 def write_comparison(comparison: Comparison, folder: Path) -> None:
-    """Write comparison.md, two CSV files and the plots of a comparison, each file atomically."""
+    """Write comparison.md, scores.csv, differences.csv and the plots of a comparison.
+
+    ``folder`` is made if it is missing. Existing files are replaced, each atomically.
+    """
     from sts_dino.eval.compare.plots import write_plots  # importing matplotlib takes seconds
 
     images = write_plots(comparison, folder)
@@ -110,9 +114,10 @@ def write_comparison(comparison: Comparison, folder: Path) -> None:
 
 
 def make_folder_name(models: Sequence[str]) -> str:
-    """Return a folder's name for models: safe in a path, and distinct through a hash of the names.
+    """Return the name of a folder for a comparison of models: their names, and a hash of these.
 
-    The names are cut to ``MAX_FOLDER_CHARACTERS``.
+    Characters that are unsafe in a path become "-", and the joined names are cut to
+    ``MAX_FOLDER_CHARACTERS``; the hash keeps the folders of other models apart.
     """
     names = [re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "model" for name in models]
     digest = hashlib.sha256("\n".join(models).encode()).hexdigest()[:8]
@@ -122,17 +127,16 @@ def make_folder_name(models: Sequence[str]) -> str:
 def compare_evaluations(evaluations: Sequence[FinishedEvaluation]) -> Comparison:
     """Compare evaluations on the measurements that they share.
 
-    Raises InputError, with the protocols of the first two, when no two share a measurement, and for
-    scored rows that are not those of the evaluation's results; RunError when the rows cannot be
-    resampled.
+    Raises InputError when no two evaluations share a measurement, and for scored rows that are not
+    those of the evaluation's results; RunError when the rows cannot be resampled.
     """
     by_label = dict(zip(make_labels(evaluations), evaluations, strict=True))
     rows = _list_score_rows(by_label)
     if not any(len(row.scores) > 1 for row in rows):
         raise _make_mismatch_error(by_label)
 
-    # Take the common settings of all evaluations: the gains are then those of the model's card.
-    # Evaluations with different settings are compared with the defaults.
+    # Resample with the settings that all evaluations share: the differences are then those on the
+    # model's card. Evaluations with different settings are compared with the default settings
     all_settings = set()
     for evaluation in evaluations:
         results = evaluation.results
@@ -161,7 +165,8 @@ def compare_evaluations(evaluations: Sequence[FinishedEvaluation]) -> Comparison
 def make_labels(evaluations: Sequence[FinishedEvaluation]) -> list[str]:
     """Return a distinct label of one line for each evaluation: the model's name.
 
-    A name that repeats is followed by eight characters of the revision, then by a number.
+    A name of several evaluations is followed by eight characters of the revision. A label that is
+    still not distinct is followed by a number.
     """
     names = [make_visible_line(evaluation.results.model) for evaluation in evaluations]
     labels: list[str] = []
@@ -198,9 +203,10 @@ def _list_unlike_versions(evaluations: Evaluations) -> tuple[str, ...]:
 
 
 def _list_score_rows(evaluations: Evaluations) -> tuple[ScoreRow, ...]:
-    """Return a row for each measurement, in the order of the first model with the task.
+    """Return a row for each measurement, in the order in which the models' results list the tasks.
 
-    Different measurements of one task and split follow each other.
+    The first model's tasks come first, then those that only later models have. Different
+    measurements of one task and split follow each other.
     """
     tasks: dict[tuple[str, str], dict[Measurement, ScoreRow]] = {}
     for label, evaluation in evaluations.items():
@@ -214,7 +220,8 @@ def _list_score_rows(evaluations: Evaluations) -> tuple[ScoreRow, ...]:
 def _make_mismatch_error(evaluations: Evaluations) -> InputError:
     """Make the error for the first two models, which share no measurement.
 
-    The error names the differences of a task that both have; without one, the scores of each.
+    The error says how their measurements of a common task and split differ. Without such a task it
+    names the scores of each model.
     """
     # List the scores of each model
     first, second = list(evaluations)[:2]
@@ -223,7 +230,7 @@ def _make_mismatch_error(evaluations: Evaluations) -> InputError:
     problem = f"{first} has {_describe_scores(first_scores)}; "
     problem += f"{second} has {_describe_scores(second_scores)}"
 
-    # The difference of a task that both have explains more
+    # Name instead the differences of the first task and split that both have
     for first_score, second_score in product(first_scores, second_scores):
         task = f"{first_score.task} {first_score.split}"
         if task == f"{second_score.task} {second_score.split}":
@@ -239,7 +246,7 @@ def _make_mismatch_error(evaluations: Evaluations) -> InputError:
 
 
 def _describe_scores(scores: Sequence[TaskScore]) -> str:
-    """Return the tasks and protocols of the first two scores, and the number of the others."""
+    """Return the tasks and protocols of the first two scores, and the number of further scores."""
     if not scores:
         return "no score"
     names = ", ".join(f"{score.task} {score.split} ({score.protocol})" for score in scores[:2])
@@ -249,13 +256,17 @@ def _describe_scores(scores: Sequence[TaskScore]) -> str:
 def _make_verdicts(
     row: ScoreRow, evaluations: Evaluations, settings: EvaluationSettings
 ) -> Iterator[Verdict]:
-    """Yield a verdict for each pair of models of a row, all on the same resamples.
+    """Yield a verdict for each pair of models with a score in ``row``, all on the same resamples.
 
-    The difference of a pair is not tested when the evaluation of one model kept no scored rows.
+    The p-values are not adjusted yet. The difference of a pair is not tested when the evaluation of
+    one model kept no scored rows. ``settings``: the number of resamples and their seed.
+
+    Raises InputError for scored rows that are not those of the evaluation's results, RunError when
+    the rows cannot be resampled.
     """
     task, split = row.measurement.task, row.measurement.split
 
-    # Resample the models with kept rows together
+    # Resample together the models whose scored rows were kept
     records: dict[str, Record] = {}
     for label in row.scores:
         record = evaluations[label].records.find(task, split)
@@ -281,9 +292,9 @@ def _make_verdicts(
 def _list_average_rows(
     evaluations: Evaluations, rows: Sequence[ScoreRow]
 ) -> tuple[AverageRow, ...]:
-    """Return a row for each average, with the scores of the models.
+    """Return a row for each average of any model, in the order of the models' results.
 
-    A model is left out of an average when its tasks have other measurements than those of the
+    A model is left out of an average when its measurements of the tasks differ from those of the
     first model with this average.
     """
     average_rows: dict[str, AverageRow] = {}

@@ -27,10 +27,10 @@ def resample_seeds(scores: Matrix, seed: int) -> Vector:
     """Return the mean score over seeds drawn with replacement in each resample, (samples,).
 
     The deviation from the mean over all seeds is scaled by sqrt(seeds / (seeds - 1)), as the
-    module's docstring explains. A single seed gives its own scores.
+    module's docstring explains. With a single seed the result is its scores.
 
     Args:
-        scores: scores of the resampled rows, (seeds, samples).
+        scores: scores of each seed on the resampled rows, (seeds, samples).
         seed: seed of the draw of training seeds or data seeds.
     """
     seeds, samples = scores.shape
@@ -46,12 +46,13 @@ def resample_data_seeds(scores: Matrix, data_seeds: int, seed: int) -> Vector:
     """Return the mean score over data seeds and training seeds in each resample, (samples,).
 
     Every resample draws data seeds, the same for all systems, and draws training seeds for each
-    data seed apart. With few data seeds the intervals are too wide rather than too narrow.
+    data seed apart. With few data seeds the intervals are too wide rather than too narrow. A single
+    run, without seeds, gives its own scores.
 
     Args:
-        scores: scores of the resampled rows, (data seeds x training seeds, samples); the training
-            seeds of a data seed are consecutive.
-        data_seeds: the number of data seeds.
+        scores: scores of each run on the resampled rows, (data seeds x training seeds, samples);
+            the training seeds of a data seed are consecutive.
+        data_seeds: the number of data seeds, which divides the number of runs.
         seed: seed of the draws.
     """
     if len(scores) == 1:
@@ -64,7 +65,7 @@ def resample_data_seeds(scores: Matrix, data_seeds: int, seed: int) -> Vector:
         seed_scores = scores[number * seeds : (number + 1) * seeds]
         means.append(resample_seeds(seed_scores, seed + SEED_STRIDE * number))
 
-    # Average the data seeds; the random seed differs from those above and those of the tasks
+    # Average the data seeds; their random seed differs from all seeds above and those of the tasks
     return resample_seeds(np.stack(means), seed - 1)
 
 
@@ -75,9 +76,12 @@ DEFAULT_RESAMPLES = 1000  # of the rows and seeds of a plan
 def find_split(name: str, split: str) -> str:
     """Return the split under which an evaluation has the scored rows of a task.
 
+    It is ``split`` where the task has that split, else the task's default split: a task that cuts
+    its own folds has only one. MTEB tasks and searches in a user's own files have ``split``.
+
     Args:
         name: the task.
-        split: the plan's split. A task that cuts its own folds has only its default split.
+        split: the plan's split.
 
     Raises InputError for an unknown task.
     """
@@ -88,7 +92,11 @@ def find_split(name: str, split: str) -> str:
 
 
 class VariantSamples(NamedTuple):
-    """Scores of a variant: task → mean over seeds, their mean, and the mean in each resample."""
+    """Scores x 100 of a variant.
+
+    ``tasks``: task → mean over seeds. ``mean``: the mean over the tasks. ``samples``: the mean over
+    tasks and seeds in each resample.
+    """
 
     tasks: dict[str, float]
     mean: float
@@ -98,8 +106,9 @@ class VariantSamples(NamedTuple):
 def compare_variants(plan: VariantPlan) -> VariantScores:
     """Compare the variants of a plan, with 95 % intervals over rows and seeds.
 
-    Raises InputError when an evaluation lacks a task, or scored other rows than the others;
-    RunError when the rows of a task cannot be resampled.
+    The scores are by variant, in the order of the plan. Raises InputError when an evaluation has no
+    results or lacks a task, and when two evaluations scored different rows of a task; RunError when
+    the rows of a task cannot be resampled.
     """
     # Resample the rows of all evaluations together, task by task
     folders = chain.from_iterable(plan.variants.values())
@@ -155,5 +164,5 @@ def _estimate(mean: float, samples: Vector) -> Estimate:
 
 
 def _subtract(first: VariantSamples, second: VariantSamples) -> Estimate:
-    """Return the first variant's mean score minus the second's; its interval is paired."""
+    """Return the first variant's mean score minus the second's, with its paired 95 % interval."""
     return _estimate(first.mean - second.mean, first.samples - second.samples)

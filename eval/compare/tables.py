@@ -24,9 +24,11 @@ from sts_dino.hub.scores import (
 from sts_dino.hub.untrusted import Markdown, escape_inline, format_table, make_visible_line
 
 SECONDARY_METRICS = ("pearson", "f1")  # metrics that papers report beside the main metric
-BASE_COLUMN = 3  # of both tables of an encoder, its base and its SimCSE baseline
+# Indices of the columns of the base encoder and of the SimCSE baseline, in the table of scores and
+# in the table of gains (``_make_compared_tables``)
+BASE_COLUMN = 3
 CONTROL_COLUMN = 4
-# of differences.csv, whose header stays when no difference was tested
+# Header of differences.csv, which stays when no difference was tested
 VERDICT_COLUMNS = (
     "model",
     "against",
@@ -51,13 +53,13 @@ def format_results(results: Results, start: str = "base encoder") -> str:
     """Return the tables of an evaluation as text: a line for each task and average.
 
     Scores have 95 % intervals in brackets. With a base or a SimCSE baseline, the first table has
-    their scores, too, and a second table has the differences. Without both, a line ends with
-    further metrics and the seconds that probes took. A dash stands for a missing value. Notes and
-    the definition of each average follow.
+    their scores, too, and a second table has the differences. Without both, there is one table,
+    whose lines end with further metrics and the seconds that probes took. A dash stands for a
+    missing value. Notes and the definition of each average follow.
 
     Args:
         results: the scores.
-        start: name of the base in the tables.
+        start: name of the base encoder in the tables.
     """
     has_base = any(base for base, _ in results.list_score_pairs())
     if has_base or results.control_scores:
@@ -73,7 +75,7 @@ def format_results(results: Results, start: str = "base encoder") -> str:
 
 
 def _make_single_table(results: Results) -> list[Cells]:
-    """Return the table of one encoder: scores, other metrics, seconds of probing; averages."""
+    """Return the table of one encoder, the header first: a row for each score and average."""
     rows: list[Cells] = [("task", "split", "metric", "rows", "score", "also", "probing s")]
     for score in results.scores:
         metrics = [name for name in SECONDARY_METRICS if name in score.other]
@@ -90,13 +92,14 @@ def _make_single_table(results: Results) -> list[Cells]:
 
 
 def _make_compared_tables(results: Results, start: str | None) -> list[list[Cells]]:
-    """Return two tables: the scores of base, baseline and encoder, and the encoder's gains.
+    """Return two tables, each with its header first: scores, and the encoder's gains.
 
-    The columns of a missing base or baseline are left out.
+    The scores are those of base encoder, SimCSE baseline and encoder. The gains are the encoder's
+    over the two others. The columns of a missing base or baseline are left out.
 
     Args:
         results: the scores.
-        start: name of the base in the table; None: there is no base.
+        start: name of the base encoder in the table; None: there is no base encoder.
     """
     trained = "trained" if start else "score"
     scores: list[Cells] = [("task", "split", "rows", start or "", "SimCSE baseline", trained)]
@@ -132,24 +135,28 @@ def _make_compared_tables(results: Results, start: str | None) -> list[list[Cell
 
 
 def _drop_columns(rows: list[Cells], is_hidden: Mapping[int, bool]) -> list[Cells]:
-    """Return the rows without hidden columns; ``is_hidden``: number of a column, from 0 → bool."""
-    remaining = [number for number in range(len(rows[0])) if not is_hidden.get(number)]
-    return [tuple(row[number] for number in remaining) for row in rows]
+    """Return the rows without hidden columns.
+
+    ``is_hidden``: index of a column → whether it is hidden; the columns that it lacks stay.
+    """
+    remaining = [index for index in range(len(rows[0])) if not is_hidden.get(index)]
+    return [tuple(row[index] for index in remaining) for row in rows]
 
 
 def _format_row_count(score: TaskScore) -> str:
     """Return the number of scored rows with their unit, e.g. "1379 pairs".
 
-    "drawn" follows for a part of the data.
+    "drawn" follows when only a part of the data was scored.
     """
     count = f"{score.n} {score.unit}"
     return f"{count} drawn" if score.limit else count
 
 
 def _list_notes(results: Results) -> list[str]:
-    """Return an empty line and the notes below a table; nothing without a note.
+    """Return the lines below a table: an empty line and the notes; [] without a note.
 
-    Notes: the rule of the verdicts, the limit of a trial, and scores made with other libraries.
+    The notes are the rule of the verdicts, the limit of a trial, and the scores that were made with
+    other library versions than ``results`` names.
     """
     notes = []
     if any(gain.verdict for gain in (*results.gains, *results.over_control)):
@@ -176,7 +183,10 @@ class ScoreRow:
 
 @dataclass(frozen=True)
 class AverageRow:
-    """An average of a paper and its values, model → score; all over the same measurements."""
+    """An average that a paper defines, and its values, model → score x 100.
+
+    All values are over the same measurements; models without these are absent.
+    """
 
     average: Average
     scores: dict[str, float]
@@ -203,7 +213,7 @@ class Comparison:
         return list(dict.fromkeys((verdict.first, verdict.second) for verdict in self.verdicts))
 
     def describe_mismatches(self) -> list[str]:
-        """Return a note for each two measurements of one task and split: how they differ."""
+        """Return a note for each two measurements of one task and split, on how they differ."""
         notes = []
         for first, second in combinations([row.measurement for row in self.rows], 2):
             task = f"{first.task} {first.split}"
@@ -263,10 +273,10 @@ def _make_score_table(comparison: Comparison) -> ResultTable:
 
 
 def shorten_models(models: Sequence[str]) -> dict[str, str]:
-    """Return model → header of its column.
+    """Return model → header of its column, in the order of ``models``.
 
-    The header has no owner, and only the first characters of a revision. The full name stays
-    where two models would have one header.
+    The header is the model's name after the last slash, with the first ``COMMIT_CHARACTERS`` of a
+    revision. Models that would have the same header keep their full names.
     """
     names: dict[str, str] = {}
     for model in models:
@@ -286,7 +296,7 @@ def shorten_models(models: Sequence[str]) -> dict[str, str]:
 def _describe_trials(comparison: Comparison, pair: Sequence[str] = ()) -> list[str]:
     """Return a note for each limit on rows: the tasks that were scored on a part of their data.
 
-    pair: two models, of which only the common tasks are listed; empty: all tasks.
+    pair: two models; only tasks that both were scored on are listed. Empty: all tasks are.
     """
     tasks_of_limit: dict[str, list[str]] = {}
     for row in comparison.rows:
@@ -314,7 +324,7 @@ def _make_average_table(comparison: Comparison) -> ResultTable:
 
 
 def _make_verdict_table(comparison: Comparison, first: str, second: str) -> ResultTable:
-    """Return the table of differences, tests and verdicts of one pair of models."""
+    """Return the table of the differences, tests and verdicts of ``first`` against ``second``."""
     # Explain the differences, and what they leave out
     pair = (first, second)
     settings = comparison.settings
@@ -367,24 +377,25 @@ def describe_own_scores(
     """Describe the verdict on each task of a user's own files, and the rows that it would need.
 
     Args:
-        tasks: the tasks of the user's files.
+        tasks: the tasks of the user's files. A task without a score is left out, and so is the
+            recall of a search, because its nDCG is described.
         scores: scores of the encoder.
         verdicts: verdicts on the encoder against another encoder; may lack some tasks.
-        other: name of the other encoder where a user could keep it in place of this one.
+        other: name of the other encoder in the lines; empty: its name in the verdict.
 
-    Returns a line for each tested verdict. A second line says how many rows a difference that is
-    not significant needs. A score of fewer than ``FEW_ROWS`` rows without that line has a line
-    about the width of the interval.
+    Returns lines in the order of the tasks. A tested verdict has a line. A second line says how
+    many rows a difference that is not significant needs. A score of fewer than ``FEW_ROWS`` rows
+    that lacks this second line has a line about the width of the interval.
     """
     score_of_task = {score.task: score for score in scores}
     verdict_of_task = {verdict.measurement.task: verdict for verdict in verdicts}
     lines = []
     for task in tasks:
         score = score_of_task.get(task.name)
-        if score is None or task.metric == "recall@10":  # nDCG of the same search speaks for both
+        if score is None or task.metric == "recall@10":
             continue
 
-        # Describe the verdict; the interval is its difference's, else the score's
+        # Describe the verdict; the interval is that of its difference, without one the score's
         verdict = verdict_of_task.get(task.name)
         low, high = score.interval() or (0.0, 0.0)
         hint = "--compare sees smaller differences"
@@ -435,7 +446,7 @@ def _describe_own_verdict(verdict: Verdict, score: TaskScore, other: str) -> str
 
 
 def format_text(table: ResultTable) -> str:
-    """Return a table as text: title, aligned columns, notes."""
+    """Return a table as text without hidden characters: title, aligned columns, notes."""
     cells = [list(map(make_visible_line, row)) for row in (table.header, *table.rows)]
     lines = align_columns(cells, right=range(table.text_columns, len(table.header)))
     return "\n".join([table.title, lines, *map(make_visible_line, table.notes)])
@@ -530,9 +541,9 @@ def format_verdicts_csv(comparison: Comparison) -> str:
 
 
 def _format_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> str:
-    """Return rows (column → value) as CSV; text is escaped, and None is an empty cell.
+    """Return rows (column → value) as CSV with a header; None is an empty cell.
 
-    ``columns``: the header; None: the keys of the rows.
+    Text is escaped by ``escape_csv_cell``. ``columns``: the header; None: the keys of the rows.
     """
     import pandas
 
@@ -541,9 +552,9 @@ def _format_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None
 
 
 def escape_csv_cell(value: Any) -> Any:
-    """Return text as one line, after an apostrophe where a spreadsheet would read a formula.
+    """Return text as one line; an apostrophe precedes text that a spreadsheet reads as a formula.
 
-    Other values are returned unchanged.
+    Hidden characters become U+FFFD. A value that is not text is returned unchanged.
     """
     if not isinstance(value, str):
         return value

@@ -61,7 +61,7 @@ class Embeddings:
             ``close``.
 
     Raises InputError for a cache with vectors of another dimension, RunError for a cache that
-    cannot be read or written.
+    cannot be read or written, and OSError when the folder cannot be made.
     """
 
     def __init__(self, encoder: Encoder, cache: Path | None):
@@ -104,7 +104,7 @@ class Embeddings:
         self.close()
 
     def close(self) -> None:
-        """Close this file and those of other prompts, and remove a temporary folder."""
+        """Close the files of all prompts, and remove a temporary folder."""
         for embeddings in self._other_prompts.values():
             embeddings.close()
         self._connection.close()
@@ -114,7 +114,8 @@ class Embeddings:
     def get_for_prompt(self, encoder: Encoder) -> "Embeddings":
         """Return the embeddings of ``encoder``: the same model with the same or another prompt.
 
-        The first call for another prompt opens a file in the same folder; ``close`` closes it.
+        The first call for another prompt opens a file in the same folder, or in a temporary one if
+        the encoder is not pinned; ``close`` closes it. Raises the errors of the class.
         """
         if encoder.key == self.encoder.key:
             return self
@@ -132,7 +133,7 @@ class Embeddings:
         """Encode every declared text that the table lacks, the longest texts first.
 
         Raises InputError for embeddings that ``check_embeddings`` refuses, RunError when the disk
-        has no room or the table cannot be written.
+        has no room or the table cannot be read or written, and the errors of the encoder.
         """
         # Find the texts without a stored vector
         texts = list(self._hashes)
@@ -153,14 +154,14 @@ class Embeddings:
         logger.info(message)
 
     def embed(self, texts: Sequence[str], side: Side | None = None) -> NDArray[np.float32]:
-        """Return the embeddings of texts, (n, dimension), and encode texts that the table lacks.
+        """Return the embeddings of texts, (n, dimension), and encode those that the table lacks.
 
         Args:
             texts: n texts.
             side: "query" or "document" encodes with the encoder's prompt for this side of a
                 search, where it has one; None: with the encoder's default prompt.
 
-        Raises the errors of ``encode_declared``.
+        Raises the errors of ``encode_declared``; with a side, also those of ``get_for_prompt``.
         """
         # Encode with the prompt of the side, and log the prompt at its first use
         if side is not None:
@@ -184,9 +185,10 @@ class Embeddings:
         return rows
 
     def _read_vectors(self, hashes: Sequence[bytes]) -> dict[bytes, NDArray[np.float32]]:
-        """Read hash → vector (dimension,).
+        """Read hash → vector (dimension,) of at most ``BLOCK_TEXTS`` hashes.
 
-        Hashes without a stored vector, or with a damaged one, are left out.
+        Hashes without a stored vector, or with a damaged one, are left out. Raises RunError when
+        the table cannot be read.
         """
         placeholders = ",".join("?" * len(hashes))
         query = f"SELECT * FROM embeddings WHERE text IN ({placeholders})"  # noqa: S608 - "?" only
@@ -260,16 +262,18 @@ def _convert_sqlite_errors(path: Path) -> Iterator[None]:
 
 
 def compute_text_cosines(encoder: Encoder, first: list[str], second: list[str]) -> list[float]:
-    """Compute the cosine of each pair of texts, (n,), without a cache on disk.
+    """Compute the cosine of each pair of texts, (n,), in the order of the pairs.
 
-    Every distinct text is encoded once. The cosine with a zero vector is 0.
+    Every distinct text is encoded once, and no embedding is written to disk. The cosine with a zero
+    vector is 0.
 
     Args:
         encoder: the encoder.
-        first: one text of each pair, (n,) with n ≥ 1.
-        second: the second texts, (n,).
+        first: ``sentence1`` of each pair, (n,) with n ≥ 1.
+        second: ``sentence2`` of each pair, (n,).
 
-    Raises InputError when the encoder gives no embeddings, RunError when a function raises.
+    Raises InputError when the encoder gives no embeddings, RunError when the encoder is a function
+    and raises.
     """
     # Encode block by block; texts of similar length have little padding
     texts = sorted(dict.fromkeys((*first, *second)), key=len)
@@ -289,9 +293,9 @@ def compute_text_cosines(encoder: Encoder, first: list[str], second: list[str]) 
 
 
 def compute_cosines(first: NDArray[np.float32], second: NDArray[np.float32]) -> list[float]:
-    """Compute n cosines, of row i of ``first`` and row i of ``second``, both (n, d).
+    """Compute the cosine of each row of ``first`` (n, d) with the same row of ``second`` (n, d).
 
-    The cosine with a zero vector is 0. All is computed in float64.
+    The n cosines are computed in float64. The cosine with a zero vector is 0.
     """
     units = []
     for vectors in (first.astype(np.float64), second.astype(np.float64)):

@@ -65,7 +65,10 @@ if TYPE_CHECKING:
 
 
 def find_packaged_encoder(name: str) -> Path | None:
-    """Return the model folder of an encoder of ``sts-dino lm``, or None if it is not installed."""
+    """Return the model folder of an encoder of ``sts-dino lm``; None if it is not installed.
+
+    ``name``: the encoder's name, in any letter case.
+    """
     if name.lower() == MINILM.lower():
         return find_minilm()
     return find_downloaded_model(name)
@@ -98,10 +101,10 @@ def has_default_judge(language: str) -> bool:
 
 
 def find_local_encoder(name: str) -> str | None:
-    """Return the folder of the encoder with a bare name, or None.
+    """Return the local folder of the encoder that a bare name stands for; None without one.
 
     A model in artifacts/models precedes an installed encoder of ``sts-dino lm``. A path with
-    several parts, and a path that exists, is not a bare name.
+    several parts, and a path that exists, is not a bare name: the result is None.
     """
     if Path(name).name != name or Path(name).exists():
         return None
@@ -119,7 +122,7 @@ def resolve_encoder(encoder: str) -> str:
 
     A bare name is looked up by ``find_local_encoder``, and is otherwise ``NAME`` in
     ``sentence-transformers/NAME``, which a log record announces. Hub ids, functions and paths are
-    returned unchanged, but for a model folder that an earlier version used (``find_moved_folder``).
+    returned unchanged, except for a folder that an earlier version used (``find_moved_folder``).
     Raises InputError for the name of a task, and for an encoder of ``sts-dino lm`` that must be
     installed first.
     """
@@ -261,9 +264,9 @@ def _can_change_embeddings(path: PurePosixPath) -> bool:
 def compute_revision(folder: Path, model: str, commit: str | None = None) -> str:
     """Return the revision of an encoder, with "+HASH" for the base model of each adapter.
 
-    An adapter's files lack the weights of its base model, so a revision needs this suffix. HASH is
-    the hash of a base in a folder. sentence-transformers reads a base on the Hub at its branch
-    main: this function downloads the branch, and HASH is its commit.
+    An adapter's files lack the weights of its base model, so a revision needs this suffix. For a
+    base in a folder HASH is the hash of the folder. sentence-transformers reads a base on the Hub
+    at its branch main. This function downloads the branch, and HASH is its commit.
 
     Args:
         folder: the model folder.
@@ -271,8 +274,8 @@ def compute_revision(folder: Path, model: str, commit: str | None = None) -> str
         commit: the commit of a Hub model, which is its revision; None: the hash of the folder's
             files is the revision.
 
-    Raises InputError for an adapter whose base is neither here nor on the Hub and for a damaged
-    adapter_config.json, RunError when the Hub cannot be read.
+    Raises InputError for an adapter whose base is neither on this machine nor on the Hub, and for a
+    damaged adapter_config.json; RunError when the Hub cannot be read.
     """
     from huggingface_hub import snapshot_download
 
@@ -371,10 +374,10 @@ def download_and_check_model(model: str) -> None:
 
 
 def load_encoder(model: str, dtype: str | None = None) -> Encoder:
-    """Load an encoder, and encode a text with it as a test; a model also encodes a longer text.
+    """Load an encoder, and encode a text with it as a test.
 
-    A Hub model is downloaded. The log warns of a similarity other than cosine, and of embeddings
-    that depend on padding.
+    A Hub model is downloaded. The log warns of a model that declares another similarity than
+    cosine, and of a model whose embedding of a text depends on padding.
 
     Args:
         model: a folder, a Hub id ``ORG/NAME[@REVISION]``, or a function
@@ -382,8 +385,9 @@ def load_encoder(model: str, dtype: str | None = None) -> Encoder:
         dtype: float32, bfloat16 or float16 changes a model's precision and so its scores; None:
             the model's precision. Functions ignore it.
 
-    Raises InputError for a model that is missing, unfinished, needs its own code or pickles, or
-    gives no embeddings; RunError when the Hub cannot be read or a function raises.
+    Raises InputError for a model that is missing, unfinished or cannot be loaded (e.g. it needs its
+    own code or pickles), and for one that gives no embeddings; RunError when the Hub cannot be read
+    or a function raises.
     """
     if model.startswith(FUNCTION_PREFIX):
         return wrap(_import_function(model), model)
@@ -441,9 +445,10 @@ def load_encoder(model: str, dtype: str | None = None) -> Encoder:
 
 
 def make_embed(encode: Callable[..., Any], name: str, **options: Any) -> Embed:
-    """Return a function that calls a model's ``encode`` with these options, in batches.
+    """Return a function that embeds n texts with a model's ``encode``: (n, dimension).
 
-    The function raises InputError, which names the model, when the model's chat template fails.
+    It encodes ``BATCH_TEXTS`` texts at a time, and passes ``options`` to ``encode``. It raises
+    InputError, which begins with ``name``, when the model's chat template fails.
     """
     from jinja2 import TemplateError
 
@@ -458,6 +463,9 @@ def make_embed(encode: Callable[..., Any], name: str, **options: Any) -> Embed:
 
 def depends_on_padding(alone: NDArray[Any], batch: NDArray[Any]) -> bool:
     """Return whether an encoder's embedding of a text depends on the texts beside it.
+
+    The embedding depends on them if it changes by more than ``MAX_PADDING_CHANGE`` of the distance
+    between the two texts.
 
     Args:
         alone: (d,), the embedding of a text that is encoded alone.
@@ -535,8 +543,8 @@ def wrap(function: Embed, name: str, revision: str | None = None) -> Encoder:
         revision: text that changes with the embeddings; None: ``function.revision``. Without both,
             embeddings are not kept for the next run.
 
-    Raises InputError when the function gives no embeddings or the revision is no text; RunError,
-    also in later calls, when the function raises.
+    Raises InputError when the function gives no embeddings, and for a revision that is not a text
+    or is blank; RunError, also in later calls, when the function raises.
     """
 
     def embed(texts: list[str]) -> Any:
@@ -565,7 +573,7 @@ def wrap(function: Embed, name: str, revision: str | None = None) -> Encoder:
 def _convert_user_errors(name: str) -> Iterator[None]:
     """Convert an exception of the user's code into a RunError: one line, with file and line number.
 
-    ``name``: the function, which begins the line.
+    InputError and RunError pass unchanged. ``name``: the function, which begins the line.
     """
     try:
         yield
@@ -580,10 +588,10 @@ def _convert_user_errors(name: str) -> Iterator[None]:
 
 
 def _import_function(model: str) -> Embed:
-    """Import and return the function that ``python:package.module:function`` names.
+    """Import and return the function that ``model``, ``python:package.module:function``, names.
 
-    Raises InputError when the module or the function is not found, RunError when importing the
-    module raises another exception.
+    Raises InputError for a name of another form, when importing the module raises ImportError, and
+    when the module has no such function; RunError when importing raises any other exception.
     """
     module_name, _, attribute = model.removeprefix(FUNCTION_PREFIX).partition(":")
     is_module_name = all(part.isidentifier() for part in module_name.split("."))
@@ -607,7 +615,7 @@ def _import_function(model: str) -> Embed:
 
 
 def _is_repo_id(name: str) -> bool:
-    """Return whether a name has the form ORG/NAME, and ORG is not ".", ".." or "artifacts"."""
+    """Return whether a name has the form ORG/NAME; ".", ".." and "artifacts" begin paths."""
     parts = name.split("/")
     return len(parts) == 2 and all(parts) and parts[0] not in (".", "..", "artifacts")
 
@@ -615,8 +623,9 @@ def _is_repo_id(name: str) -> bool:
 def _check_folder(folder: Path, model: str) -> Manifest | None:
     """Check a model folder, and return its manifest; None for a folder without a manifest.
 
-    Raises InputError for an unfinished run, for a folder that is not a SentenceTransformer, and for
-    pickled weights. ``model`` is the folder as the user named it, for errors.
+    Raises InputError for an unfinished run, for a damaged manifest, for a folder that is not a
+    SentenceTransformer, and for weights that are missing or pickled. ``model`` is the folder as the
+    user named it, for errors.
     """
     require_modules(folder, model)
     require_safetensors(folder, model)
@@ -628,8 +637,9 @@ def _check_folder(folder: Path, model: str) -> Manifest | None:
 def _load_model(folder: Path, model: str, dtype: str | None) -> SentenceTransformer:
     """Load the SentenceTransformer of a folder in evaluation mode, its length capped.
 
-    ``model`` is the folder as the user named it, for errors; ``dtype`` as of ``load_encoder``.
-    Raises InputError when it cannot be loaded, lacks weights, or has ids beyond its embedding.
+    ``model`` is the folder as the user named it, for errors; ``dtype`` is as in ``load_encoder``.
+    Raises InputError when the model cannot be loaded or lacks weights, and when its tokenizer has
+    ids beyond its embedding matrix.
     """
     from sentence_transformers import SentenceTransformer
 
@@ -655,6 +665,7 @@ def _load_model(folder: Path, model: str, dtype: str | None) -> SentenceTransfor
 def _cap_length(loaded: SentenceTransformer, model: str) -> None:
     """Cap ``max_seq_length`` at the number of the model's positions, and log the cap.
 
+    A model without learned position embeddings is not changed.
     Raises InputError when the tokenizer has ids beyond the model's embedding matrix.
     """
     network = cast(Any, loaded.transformers_model)
@@ -672,7 +683,7 @@ def _cap_length(loaded: SentenceTransformer, model: str) -> None:
 
 
 def _describe_settings(loaded: SentenceTransformer) -> dict[str, str]:
-    """Return the settings that decide an embedding beside the model's files, name → text."""
+    """Return name → text of the settings that, with the model's files, decide an embedding."""
     settings = {"prompt": str(loaded.prompts.get(loaded.default_prompt_name or "", ""))}
     for name in ("max_seq_length", "truncate_dim", "dtype"):
         settings[name] = str(getattr(loaded, name))
@@ -683,7 +694,8 @@ def download_model(model: str) -> tuple[Path, str]:
     """Download a Hub model to the Hub's cache, and return its local folder and commit.
 
     With HF_HUB_OFFLINE, an earlier download is used. Raises InputError when ``model`` is not a Hub
-    id ``ORG/NAME[@REVISION]`` or the Hub does not have it, RunError when the Hub cannot be read.
+    id ``ORG/NAME[@REVISION]``, or the Hub has no such model or revision; RunError when the Hub
+    cannot be read.
     """
     from huggingface_hub import HfApi, constants, snapshot_download
 

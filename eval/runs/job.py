@@ -43,10 +43,12 @@ class EvaluationJob:
 
     ``model`` is the encoder; ``base``, ``control`` and ``compared`` are the untrained encoder, the
     SimCSE baseline and the encoder of ``--compare``, or None. ``entries`` are the task splits to
-    score. ``left_out`` names tasks of groups without a source of data that ``--skip`` did not name.
-    ``records`` is the folder of the evaluation. ``results`` is the run directory's results.json,
-    or None. ``cache`` is the folder of embeddings; None: embeddings are not kept. ``threads`` is
-    the recipe's number of threads, or None. ``start`` is the name of the base in tables.
+    score. ``left_out`` are the names of tasks that are not scored, because no source of their data
+    is given; tasks of ``--skip`` are not among them. ``records`` are those of the model, in the
+    folder of the evaluation. ``results`` is a second results.json to write, in the run directory;
+    None: only that of the folder is written. ``cache`` is the folder of embeddings; None:
+    embeddings are not kept. ``threads`` is the recipe's number of threads; None: torch's default.
+    ``start`` is the name of the base in tables.
     """
 
     entries: tuple[Entry, ...]
@@ -133,14 +135,14 @@ class Request(EvaluationOptions):
 
 
 def split_names(values: Sequence[str]) -> list[str]:
-    """Return the names of a repeatable option whose values are separated by commas."""
+    """Return the names in the values of a repeatable option; a value is names with commas."""
     # A comma within parentheses separates nothing: MTEB(eng, v2)
     names = re.split(r",(?![^(]*\))", ",".join(values))
     return [name.strip() for name in names if name.strip()]
 
 
 def parse_seeds(values: Sequence[str]) -> tuple[int, ...]:
-    """Return the seeds of the probes, ``DEFAULT_PROBE_SEEDS`` without values.
+    """Return the seeds in the values of ``--seeds``; ``DEFAULT_PROBE_SEEDS`` without values.
 
     Raises InputError for values that are not distinct whole numbers from 0 to ``MAX_PROBE_SEED``.
     """
@@ -151,7 +153,7 @@ def parse_seeds(values: Sequence[str]) -> tuple[int, ...]:
         raise InputError(
             "--seeds",
             f"{','.join(names)!r} are not distinct seeds",
-            allowed=f"e.g. 1111,1112; at most {MAX_PROBE_SEED}",
+            allowed=f"e.g. 1111,1112; whole numbers from 0 to {MAX_PROBE_SEED}",
         )
     return tuple(numbers) or DEFAULT_PROBE_SEEDS
 
@@ -159,10 +161,11 @@ def parse_seeds(values: Sequence[str]) -> tuple[int, ...]:
 def prepare_job(request: Request, source: Source) -> EvaluationJob:
     """Resolve the options of a command line into a job.
 
-    Raises InputError for an unreadable recipe, an unknown task or setting, a name of ``--compare``
-    that is no encoder, and options that do not fit together. Models are not read.
+    ``source``: the source of evaluation data. Models are not read. Raises InputError for an
+    unreadable recipe, without an encoder or a task, for an unknown task or setting, for a name of
+    ``--compare`` that is not an encoder, and for options that do not fit together.
     """
-    # Choose the encoder: of --model, else of the recipe
+    # The encoder is that of --model, else that of the recipe
     recipe = None
     if request.recipe:
         recipe = load_recipe(request.recipe, ModelRecipe, request.settings)
@@ -208,15 +211,17 @@ def prepare_job(request: Request, source: Source) -> EvaluationJob:
     return replace(job, threads=recipe.threads, start=recipe.base.start)
 
 
-# Task splits to score, and the tasks of groups that have no source of data
+# Task splits to score, and the absent tasks: named by a group, but without a source of data
 ChosenEntries = tuple[tuple[Entry, ...], tuple[Task, ...]]
 
 
 def _choose_entries(request: Request, recipe: ModelRecipe | None, source: Source) -> ChosenEntries:
-    """Return the tasks of ``--tasks``, else of the recipe, and the tasks of a user's own files.
+    """Return the task splits to score, and the absent tasks (``find_entries``).
 
-    A recipe without an evaluation adds no task to a user's own files. The tasks of ``--skip`` are
-    left out. Raises InputError for an unknown name, and when no task is left.
+    The splits are those of ``--tasks``, else of the recipe, then those of a user's own files. A
+    recipe without an evaluation adds no task to a user's own files. The tasks of ``--skip`` are
+    left out. Raises InputError for an unknown name, when no task is left, and the errors of
+    ``_list_recipe_entries``.
     """
     # Choose the tasks
     own_entries = list_own_entries(source)
@@ -234,7 +239,7 @@ def _choose_entries(request: Request, recipe: ModelRecipe | None, source: Source
     absent = tuple(task for task in all_absent if task not in skipped)
     if entries:
         return entries, absent
-    problem = "names no task"
+    problem = "names no task that --skip leaves" if chosen or own_entries else "names no task"
     hint = "e.g. --tasks stsb/cosine"
     if absent:
         problem += f"; no data are given for {', '.join(task.name for task in absent)}"
@@ -246,7 +251,8 @@ def check_job(job: EvaluationJob, data: TaskReader) -> None:
     """Check the folder, the data and MTEB's names before anything is encoded.
 
     Raises InputError when the folder has an evaluation of another part of the data, when data are
-    missing or altered, when MTEB does not know a name, and for a limit on MTEB's tasks.
+    missing or altered, for an MTEB task that is unknown or needs more than text, and for a limit on
+    MTEB's tasks; RunError when the Hub cannot be read.
     """
     # Refuse a folder with scores of other rows: a trial would replace a complete evaluation
     for record in job.records.list_records():
@@ -278,14 +284,15 @@ def check_job(job: EvaluationJob, data: TaskReader) -> None:
         raise InputError(
             "--tasks",
             f"{len(errors)} tasks lack their data, the first: {first}",
-            hint=f"or leave out what lacks its data: --skip {','.join(errors)}",
+            hint=f"or leave out the tasks that lack data: --skip {','.join(errors)}",
         )
 
 
 def describe_job(job: EvaluationJob, data: TaskReader) -> list[str]:
     """Return the plan of a job in lines: each task split with its rows, then the encoders.
 
-    The data are read; no model is loaded. Raises InputError for missing or altered data.
+    The data are read, except for MTEB's; no model is loaded. Raises InputError for missing or
+    altered data, RunError when the Hub cannot be read.
     """
     lines = []
     for entry in job.entries:
@@ -315,7 +322,7 @@ def find_sibling_model(model: str, kind: str) -> str | None:
     kind: ``BASE_FOLDER`` for the untrained base, ``SIMCSE_SUFFIX`` for the SimCSE baseline.
     """
     path = Path(model)
-    # The paths "." and ".." do not have the folder's name
+    # The paths "." and ".." do not end with the folder's name
     if path.name in ("", ".."):
         path = path.resolve()
     sibling = path.parent / f"{path.name}.{kind}"
@@ -323,15 +330,15 @@ def find_sibling_model(model: str, kind: str) -> str | None:
 
 
 def list_own_entries(source: Source) -> tuple[Entry, ...]:
-    """Return the task splits of a user's own files."""
+    """Return an entry for each task of a user's own files: a task has one split."""
     return tuple(Entry(task, task.default_split) for task in source.own.tasks)
 
 
 def find_entries(names: Sequence[str], source: Source) -> ChosenEntries:
-    """Return every split of the named tasks and groups.
+    """Return every split of the named tasks and groups, and the absent tasks, without repeats.
 
-    A task of a group that has no source of data is absent. A task named by itself never is: reading
-    its data raises an error. Raises InputError for an unknown name.
+    A task that a group names is absent when it has no source of data. A task with its own name in
+    ``names`` is not: reading its data raises an error. Raises InputError for an unknown name.
     """
     entries: list[Entry] = []
     absent: list[Task] = []
@@ -350,11 +357,12 @@ def _has_data(task: Task, source: Source) -> bool:
 
 
 def _list_recipe_entries(recipe: ModelRecipe, location: str) -> tuple[Entry, ...]:
-    """Return the task splits of a recipe's evaluation.
+    """Return the task splits of a recipe's evaluation, without repeats.
 
-    A task without the recipe's split is scored on its default split, except for validation: test
-    rows must not stand for validation rows. Raises InputError, with ``location``, when the recipe
-    names no task, and when a task does not score the validation split.
+    A task without the recipe's split is scored on its default split. If the recipe's split is
+    ``validation``, this holds for tasks that read no test row only: test rows must not stand for
+    validation rows. Raises InputError for any other task without a validation split, for an unknown
+    task, and, naming the recipe ``location``, when the recipe names no task.
     """
     if not recipe.evaluation:
         raise InputError(
@@ -374,8 +382,8 @@ def _make_settings(request: Request, recipe: ModelRecipe | None) -> EvaluationSe
     """Return the evaluation's settings.
 
     Resamples and seed come from the recipe, else from ``--set``; the probes' seeds and the limit
-    have their own options. Raises InputError for a key of ``--set`` that needs a recipe, and for a
-    value out of range.
+    have their own options. Raises InputError for a key of ``--set`` that needs a recipe, for a
+    setting or seed that cannot be read, and for a value out of range.
     """
     values: dict[str, Any]
     if recipe is not None:
@@ -403,24 +411,26 @@ def _choose_folder(
     """Return the folder of the records.
 
     The folder is ``out``; else beside a run directory; else in artifacts/evaluations under the
-    model's name. A trial on a part of the data has another folder than the whole evaluation.
+    model's name. Without ``out`` a trial, on a part of the data, has a folder of its own.
 
     Args:
         model: the encoder.
-        out: the folder of ``--out``.
+        out: the folder of ``--out``; None: the option is not given.
         settings: the evaluation's settings.
-        of_recipe: the encoder is the model of a recipe.
+        of_recipe: whether a recipe is given: then a folder ``model`` counts as a run directory.
 
     Raises InputError when ``out`` is a file or has the suffix .json.
     """
     if out is not None:
         if out.is_file() or out.suffix == ".json":
             raise InputError(
-                out, "is a file", allowed="a folder, which gets results.json and the scored rows"
+                out,
+                "is a file, or named like one",
+                allowed="a folder, which gets results.json and the scored rows",
             )
         return out
 
-    # Only run directories have a manifest; the folder of a recipe's model counts without one
+    # A run directory has a manifest; with a recipe, the model's folder counts without one
     path = Path(model)
     if path.is_dir() and (of_recipe or (path / MANIFEST).is_file()):
         folder = get_records_folder(path)
@@ -435,8 +445,9 @@ def _make_model_name(model: str) -> str:
     """Return the name of a model's evaluation folder.
 
     A Hub model gives ORG--NAME@REVISION, a function its name without the prefix. A folder gives
-    PARENT--NAME and a hash of the path, because many folders have one name. A name of more than
-    ``MAX_FOLDER_CHARACTERS`` is cut.
+    PARENT--NAME and a hash of the path, because many folders have one name. Other characters than
+    letters, digits and ``_.-~@`` are escaped. A name of more than ``MAX_FOLDER_CHARACTERS`` is cut,
+    and gets a hash.
     """
     if not Path(model).is_dir():
         name = model.removeprefix(FUNCTION_PREFIX)

@@ -9,7 +9,6 @@ import hashlib
 import json
 import logging
 import math
-import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from copy import deepcopy
@@ -27,6 +26,7 @@ from mteb.abstasks import AbsTask, AbsTaskSTS
 from mteb.abstasks.aggregated_task import AbsTaskAggregate
 from mteb.abstasks.task_metadata import TaskMetadata, TaskType
 from mteb.get_tasks import TASK_LIST
+from mteb.languages import ISO_TO_LANGUAGE
 from mteb.models import ModelMeta
 from mteb.models.abs_encoder import AbsEncoder, get_prompt
 from mteb.types import PromptType
@@ -56,9 +56,11 @@ LOCAL_DATASETS = {  # MTEB's repository → this project's data set with the sam
 
 
 def find_mteb_tasks(name: str, settings: EvaluationSettings | None = None) -> tuple[AbsTask, ...]:
-    """Return MTEB's tasks of a name without ``mteb/``; the module's docstring lists the forms.
+    """Return the tasks of MTEB that ``name`` stands for.
 
-    A type gives its text tasks that no newer task supersedes.
+    ``name``: TASK, TASK[SUBSET+SUBSET], benchmark:NAME, type:NAME or type:NAME:LANGUAGE. A type
+    gives its text tasks that no newer task supersedes. ``settings``: those of the evaluation; None:
+    they are not checked.
 
     Raises InputError for an unknown name, with the nearest name; for a task that needs more than
     text; and for settings with a limit.
@@ -93,7 +95,7 @@ def _require_known(
         name: the part of it to look up.
         names: the names of this kind that MTEB knows.
         kind: kind of the names, for the error: task, benchmark, task type.
-        allowed: names that the error lists.
+        allowed: the names or forms that the error lists; empty: it lists none.
     """
     if name not in names:
         raise InputError(
@@ -105,7 +107,10 @@ def _require_known(
 
 
 def _find_task(name: str) -> AbsTask:
-    """Return the task NAME or NAME[subset+subset]. Raises InputError for unknown names."""
+    """Return the task ``name``: NAME, or NAME[subset+subset] for some of its subsets.
+
+    Raises InputError for an unknown task or subset.
+    """
     plain, bracket, subset_list = name.removesuffix("]").partition("[")
     names = [task.metadata.name for task in TASK_LIST]
     _require_known(
@@ -136,12 +141,17 @@ def _find_benchmark(name: str) -> tuple[AbsTask, ...]:
 
 
 def _find_type(name: str) -> tuple[AbsTask, ...]:
-    """Return the text tasks of TYPE or TYPE:LANGUAGE. Raises InputError when there is none."""
+    """Return the text tasks of ``name``: TYPE or TYPE:LANGUAGE.
+
+    Raises InputError for an unknown type or language, and when the type has no text task.
+    """
     kind, _, language = name.partition(":")
     _require_known(f"type:{name}", kind, get_args(TaskType), "task type", get_args(TaskType))
-    if language and not re.fullmatch(r"[a-z]{3}", language):
+    if language and language not in ISO_TO_LANGUAGE:
         raise InputError(
-            f"{MTEB_PREFIX}type:{name}", f"unknown language {language!r}", allowed="a code like eng"
+            f"{MTEB_PREFIX}type:{name}",
+            f"unknown language {language!r}",
+            allowed="a code like eng (ISO 639-3)",
         )
     filters: Any = {"task_types": [kind], "modalities": ["text"], "exclusive_modality_filter": True}
     tasks = tuple(mteb.get_tasks(**filters, languages=[language] if language else None))
@@ -167,7 +177,7 @@ def make_task_name(task: AbsTask) -> str:
 
 
 def _join_names(names: Iterable[str]) -> str:
-    """Return sorted names joined by "+"; for a long list, the number of names and a hash."""
+    """Return sorted names joined by "+"; for a long list "N-HASH", with N the number of names."""
     joined = "+".join(sorted(names))
     if len(joined) <= MAX_SUBSETS_CHARACTERS:
         return joined
@@ -175,7 +185,7 @@ def _join_names(names: Iterable[str]) -> str:
 
 
 def _list_parts(task: AbsTask) -> list[AbsTask]:
-    """Return the tasks that an aggregate averages; for another task, the task itself."""
+    """Return the tasks that an aggregate averages; for any other task, the task itself."""
     return list(task.metadata.tasks) if isinstance(task, AbsTaskAggregate) else [task]
 
 
@@ -183,7 +193,7 @@ def load_local_rows(task: AbsTask, source: Source) -> Rows | None:
     """Give a task the rows of the local copy of its data, and return the rows.
 
     Returns None, and leaves the task unchanged, when the source has no copy. Raises InputError for
-    a copy that is not complete or was altered.
+    a copy that is not complete or was altered, RunError when a copy on the Hub cannot be read.
     """
     dataset = LOCAL_DATASETS.get(task.metadata.dataset["path"])
     if dataset is None or not source.has(dataset, "test"):
@@ -200,7 +210,11 @@ def load_local_rows(task: AbsTask, source: Source) -> Rows | None:
 
 
 def describe_data(task: AbsTask, rows: Rows | None) -> DataVersion:
-    """Return the version of a task's data: the hash of local rows, else ORG/NAME@REVISION."""
+    """Return the version of a task's data: the hash of local rows, else ORG/NAME@REVISION.
+
+    ``rows``: the local rows that the task was given, or None. An aggregate has the revisions of all
+    its tasks, separated by commas.
+    """
     if rows is not None:
         return DataVersion(rows.sha256)
     revisions = [
@@ -218,7 +232,7 @@ class MtebEncoder(AbsEncoder):
     """
 
     def __init__(self, embeddings: Embeddings):
-        """Wrap embeddings without a prompt; other prompts open their own file."""
+        """Wrap the embeddings of an encoder; each prompt of MTEB opens its own file."""
         self._embeddings = embeddings
         # AbsEncoder reads the model's similarity from this attribute
         self.model: Any = embeddings.encoder.model
@@ -232,7 +246,11 @@ class MtebEncoder(AbsEncoder):
         prompt_type: PromptType | None = None,
         **_: Any,
     ) -> NDArray[np.float32]:
-        """Return the embeddings (n, dimension) of the texts of all batches."""
+        """Return the embeddings (n, dimension) of the texts of all batches, in their order.
+
+        ``task_metadata`` and ``prompt_type``, the side of a retrieval, choose the prompt. Raises
+        the errors of ``Embeddings.embed``.
+        """
         encoder = add_task_prompt(self._embeddings.encoder, task_metadata, prompt_type)
         texts = chain.from_iterable(batch["text"] for batch in inputs)
         return self._embeddings.get_for_prompt(encoder).embed(list(texts))
@@ -272,10 +290,10 @@ UNIT_OF_TASK_TYPE: dict[str, Unit] = {
 
 
 def convert_task(task: AbsTask, split: str) -> Task:
-    """Return an MTEB task as a task of this project, with one split.
+    """Return an MTEB task as a task of this project, with the one split ``split``.
 
-    Only STS tasks have a metric and so an interval: for others MTEB gives no outcomes of single
-    rows.
+    Only STS tasks whose main score is in ``STS_METRICS`` have a metric and so an interval. For all
+    other tasks MTEB gives no outcomes of single rows.
     """
     metadata = task.metadata
     metric = STS_METRICS.get(metadata.main_score) if isinstance(task, AbsTaskSTS) else None
@@ -313,10 +331,11 @@ def measure_mteb(
     find_record: FindRecord,
     results: Path,
 ) -> Iterator[NewScore | Record | RunError]:
-    """Yield the scores of a task, benchmark or task type, each split once it is scored.
+    """Yield the scores of a task, benchmark or task type: task by task, and split by split.
 
     A task whose data cannot be downloaded, or whose score is undefined, yields its RunError, and
     the next task follows. A task with valid earlier records of all its splits yields the records.
+    MTEB scores all splits of a task together, so with fewer records all splits are scored.
 
     Args:
         name: the name without ``mteb/``.
@@ -336,7 +355,7 @@ def measure_mteb(
         warnings.filterwarnings("ignore", message=".*(superseded|in beta)", category=UserWarning)
         for task in find_mteb_tasks(name, settings):
             try:
-                # Find earlier records; MTEB scores all splits of a task together
+                # Use earlier records only if all splits of the task have one
                 rows = load_local_rows(task, source)
                 data = describe_data(task, rows)
                 records = []
@@ -371,7 +390,7 @@ def measure_task(
         results: the folder for TASK.json, MTEB's result of the task.
 
     The data are unloaded after the last split. Raises RunError when the task's data are not
-    available, a score is undefined or the rows cannot be resampled.
+    available, a score is undefined or the rows cannot be resampled, and the errors of the encoder.
     """
     # Score all splits; MTEB writes the cosines of STS pairs to a folder
     _load_data(task)
@@ -420,7 +439,7 @@ def _make_score(
         our_task: the task as a task of this project.
         task: MTEB's task.
         split: the split.
-        metrics: subset → name of a metric → MTEB's value.
+        metrics: subset → name of a metric → MTEB's value, 0 to 1 for most metrics.
         rows: the local rows that the task was given; None: MTEB's data.
     """
     # Score every subset
@@ -456,8 +475,9 @@ def _average_metrics(
 ) -> dict[str, float]:
     """Return the mean over subsets of every metric but the main one.
 
-    Means are x 100, except for ``ERROR_METRICS``. Metrics without a finite value in each subset are
-    left out, and so are MTEB's metrics of abstention (nAUC).
+    ``metrics``: subset → name of a metric → MTEB's value. Means are x 100, except for
+    ``ERROR_METRICS``. Metrics without a finite value in each subset are left out, and so are MTEB's
+    metrics of abstention (nAUC).
     """
     means = {}
     for name in next(iter(metrics.values())):
@@ -498,7 +518,10 @@ def _get_rows(task: AbsTask, subset: str, split: str) -> Any:
 
 
 def _count_rows(task: AbsTask, subset: str, split: str) -> int:
-    """Return the number of scored rows, or of queries in a retrieval."""
+    """Return the number of scored rows, or of queries in a retrieval.
+
+    An aggregate has the sum over all subsets of its tasks.
+    """
     if task.is_aggregate:
         count = 0
         for part in _list_parts(task):
@@ -510,7 +533,10 @@ def _count_rows(task: AbsTask, subset: str, split: str) -> int:
 
 
 def _load_data(task: AbsTask) -> None:
-    """Download the data of a task. Raises RunError when the data are not available."""
+    """Download the data of a task that are not loaded yet.
+
+    Raises RunError when the data are not available.
+    """
     for part in _list_parts(task):
         if part.data_loaded:
             continue

@@ -3,7 +3,7 @@
     FOLDER/tasks/<task>--<split>.json         the score, with encoder, settings and libraries
     FOLDER/outcomes/<task>--<split>.parquet   gold, predicted and part of every scored row
     FOLDER/results.json                       all scores of one revision of the encoder
-    FOLDER/base/, control/, compared/         the same for base, SimCSE baseline and ``--compare``
+    FOLDER/base/, control/, compared/         such files for base, SimCSE baseline, ``--compare``
 
 A task's outcomes are written before its record, which has the SHA-256 of the outcomes. So a run
 killed between the two files has no record of the task.
@@ -76,18 +76,22 @@ class Records:
     folder: Path
 
     def find(self, task: str, split: str) -> Record | None:
-        """Return the record of a task when record and outcomes are complete, else None."""
+        """Return the record of a task split when record and outcomes are complete, else None.
+
+        Raises InputError when the file is a pipe, a socket or a device.
+        """
         return self._read(self._get_task_path(task, split))
 
     def has(self, task: str, split: str) -> bool:
-        """Return whether there is a record of a task, complete or not."""
+        """Return whether there is a record of a task split, complete or not."""
         return self._get_task_path(task, split).is_file()
 
     def read_files(self) -> Iterator[tuple[str, Record | None]]:
         """Yield the name and record of every record file, sorted by name.
 
-        The record is None when the file is damaged or of another format, or when the outcomes of
-        the record are missing.
+        The record is None when the file is damaged, renamed or of another format, or when the
+        outcomes of the record are missing or changed. Raises InputError for a pipe, a socket or a
+        device.
         """
         for path in sorted((self.folder / "tasks").glob("*.json")):
             yield path.name, self._read(path)
@@ -97,7 +101,7 @@ class Records:
         return [record for _, record in self.read_files() if record is not None]
 
     def _read(self, path: Path) -> Record | None:
-        """Return the record in a file; None without a file, a valid record or its outcomes.
+        """Return the record in a file; None without a file, a valid record or intact outcomes.
 
         Raises InputError for a pipe, a socket or a device.
         """
@@ -106,7 +110,7 @@ class Records:
             record = Record.model_validate_json(content)
         except (FileNotFoundError, ValidationError, UnicodeDecodeError):
             return None
-        # A file that was copied or renamed is another task's
+        # A file that was copied or renamed holds the record of another task
         if path != self._get_task_path(*record.key):
             return None
         if record.outcomes_sha256 is not None:
@@ -120,7 +124,10 @@ class Records:
         write_text(self._get_task_path(*record.key), record.model_dump_json(indent=2) + "\n")
 
     def write(self, record: Record, outcomes: Outcomes | None) -> Record:
-        """Write a task's outcomes, then its record; return the record with their SHA-256."""
+        """Write a task's outcomes, then its record; return the record with the outcomes' SHA-256.
+
+        ``outcomes``: None writes ``record`` alone, and returns it unchanged.
+        """
         if outcomes is not None:
             path = self._get_outcomes_path(*record.key)
             _write_outcomes(path, outcomes)
@@ -134,7 +141,7 @@ class Records:
         self._get_outcomes_path(task, split).unlink(missing_ok=True)
 
     def read_outcomes(self, task: str, split: str) -> Outcomes | None:
-        """Return the scored rows of a task, or None when none were kept.
+        """Return the outcomes of a task's scored rows; None when no outcomes were kept.
 
         Raises InputError for a damaged file.
         """
@@ -148,9 +155,10 @@ class Records:
         return Outcomes(table["gold"].to_numpy(), table["predicted"].to_numpy(), part)
 
     def clear_leftovers(self) -> None:
-        """Remove the temporary files of a killed process; the caller has locked the folder.
+        """Remove the temporary files of a killed process, also in subfolders.
 
-        Other hidden files in the folder stay: it may be any folder of the user.
+        The caller has locked the folder. All other hidden files stay: it may be any folder of the
+        user.
         """
         for leftover in self.folder.rglob(LEFTOVER_PATTERN):
             leftover.unlink()
@@ -168,15 +176,15 @@ class Records:
 
 @dataclass(frozen=True)
 class FinishedEvaluation:
-    """A finished evaluation: its results, and the scored rows behind them."""
+    """A finished evaluation: its results, and the records with the outcomes of the rows."""
 
     results: Results
     records: Records
 
     def read_outcomes(self, task: str, split: str) -> Outcomes:
-        """Return the scored rows of a task of ``results``.
+        """Return the outcomes of the scored rows of a task of ``results``.
 
-        Raises InputError when the rows are missing or belong to another score.
+        Raises InputError when they are missing, damaged, were not kept or belong to another score.
         """
         folder = self.records.folder
         hint = "evaluate again: sts-dino score"
@@ -197,8 +205,9 @@ class FinishedEvaluation:
 def read_evaluation(location: str | Path) -> FinishedEvaluation:
     """Read the evaluation in a folder of records, a model's run directory, or a results.json.
 
-    The records lie beside results.json, or in the records folder of the run directory. Raises
-    InputError when there are no results.
+    The records lie beside results.json, or in the records folder of the run directory. A run
+    directory's records folder precedes the directory's own results.json. Raises InputError when
+    there are no results, or the file has another form.
     """
     # Find results.json
     path = Path(location)
@@ -219,10 +228,11 @@ def read_evaluation(location: str | Path) -> FinishedEvaluation:
 def get_records_folder(model: Path) -> Path:
     """Return the folder of the records of a run directory: RUN.evaluation beside the directory.
 
-    The run directory itself is published, and the records are not.
+    The run directory itself is published, and the records are not. For a symbolic link the folder
+    is beside the link, and RUN is the name of the link's target.
     """
     directory = model.resolve()
-    # The paths "." and ".." do not name the folder that they are in
+    # The parents of the paths "." and ".." are not those of the folders that they stand for
     parent = directory.parent if model.name in ("", "..") else model.parent
     return parent / f"{directory.name}.evaluation"
 
@@ -231,9 +241,10 @@ def make_file_name(name: str, limit: int, safe: str = "/") -> str:
     """Return the name of a task or model as a file name.
 
     A slash becomes "--", so names with "--" in place of a slash share a file name. Characters are
-    escaped as in a URL, unless they are letters, digits, ``_.-~`` or in ``safe``. A name of more
-    than ``limit`` characters is cut and gets a hash: a task of a user's file has the file's name,
-    and an escaped Chinese character has nine characters.
+    escaped as in a URL, unless they are ASCII letters, digits, ``_.-~`` or in ``safe``. An escaped
+    name of more than ``limit`` characters is cut there, and gets "-" and 8 hex digits of a hash.
+    Names are long because a task of a user's file has the file's name, and an escaped Chinese
+    character has nine characters.
     """
     file_name = quote(name, safe=safe).strip("/").replace("/", "--")
     if len(file_name) <= limit:
@@ -243,7 +254,10 @@ def make_file_name(name: str, limit: int, safe: str = "/") -> str:
 
 
 def _write_outcomes(path: Path, outcomes: Outcomes) -> None:
-    """Write outcomes as a Parquet file with the columns gold, predicted and part."""
+    """Write outcomes as a Parquet file with the columns gold, predicted and part.
+
+    ``part`` is null where all rows are one part.
+    """
     part = pa.array(outcomes.part or [None] * len(outcomes), pa.string()).dictionary_encode()
     table = pa.table({"gold": outcomes.gold, "predicted": outcomes.predicted, "part": part})
     with write_atomically(path) as temporary:
@@ -294,7 +308,7 @@ def find_change(
         now = data.sha256 or data.revision or ""
         facts.append(("it was scored on other data ({:.12}, now {:.12})", was, now))
 
-    # Return the first that differs; of the libraries only another major version counts
+    # Return the first difference; of a library, only another major version counts
     for words, was, now in facts:
         if was != now:
             return words.format(was, now)
@@ -309,7 +323,8 @@ def find_change(
 def update_interval(record: Record, records: Records, settings: EvaluationSettings) -> Record:
     """Return a record with the interval of ``settings``, and write a record that changed.
 
-    The interval is resampled from the kept rows. A record without kept rows is returned unchanged.
+    The interval is resampled from the kept rows. A record without kept rows, or whose interval
+    has these settings, is returned unchanged. Raises InputError for a damaged file of rows.
     """
     if all(getattr(record.settings, key) == getattr(settings, key) for key in INTERVAL_SETTINGS):
         return record

@@ -58,10 +58,10 @@ MEASURE_OF_FAMILY: dict[Family, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class ScoredEncoder:
-    """An encoder with its records, in the order of the tasks.
+    """An encoder with the records of its scores, in the order of the tasks.
 
-    ``store`` is the folder of the records. ``failures`` are the reasons why tasks have no record.
-    Both lists grow while tasks are scored.
+    ``store`` reads and writes the files of the records. ``failures`` are the reasons why tasks have
+    no record. The lists ``records`` and ``failures`` grow while tasks are scored.
     """
 
     encoder: Encoder
@@ -87,13 +87,14 @@ def score_encoder(
         tasks: names of tasks and groups.
         source: the source of the data; None: the STS Benchmark, which ships with the project.
         settings: bootstrap, probes, limit of rows and seed; None: the defaults.
-        out: the folder that keeps the records, as of ``sts-dino score``; None: no records.
+        out: the folder for the files that ``sts-dino score`` writes; None: no files are kept.
         cache: the folder that keeps embeddings; None: embeddings are not kept.
 
     Tasks of a group without a source of data are left out, with a message. Raises InputError for
     unknown tasks, unreadable data, reversed scores in a user's own files, and encoders that cannot
-    be loaded or give no usable embeddings. Raises RunError when another process scores in ``out``,
-    and when a task cannot be scored: the records of the other tasks then stay in ``out``.
+    be loaded or give no usable embeddings. Raises RunError when the Hub cannot be read, when
+    another process scores in ``out``, and when a task cannot be scored: the records of all scored
+    tasks then stay in ``out``.
     """
     # Load the encoder and choose the data
     source = source or Source()
@@ -122,10 +123,11 @@ def score_encoder(
 def score_job(job: EvaluationJob, data: TaskReader) -> tuple[Results, list[RunError]]:
     """Score the encoders of a job on its tasks, and write records and results.
 
-    Returns the results of the job's tasks, and the errors of the tasks that could not be scored.
-    Raises InputError for an encoder that cannot be loaded or gives no usable embeddings, for
-    unreadable data, and for a user's own scores that fall as similarity rises; RunError when the
-    Hub cannot be read, or another process scores in the same folder.
+    Returns the results of the job's tasks, and the errors of tasks that could not be scored, of all
+    encoders. Raises InputError for an encoder that cannot be loaded or gives no usable embeddings,
+    for unreadable data, and for a user's own scores that fall as similarity rises; RunError when
+    the Hub cannot be read, when an encoder that is a function raises, and when another process
+    scores in the same folder.
     """
     folder = job.records.folder
     encoders = {"": load_encoder(job.model)}
@@ -154,7 +156,7 @@ def score_job(job: EvaluationJob, data: TaskReader) -> tuple[Results, list[RunEr
         base = scored_encoders.get(BASE_FOLDER)
 
         # Refuse reversed scores of a user: they would reverse every verdict. The model itself may
-        # have learned from such scores, so it judges only when there is no other encoder.
+        # have learned from such scores, so it judges only without a base and a compared encoder.
         others = (scored_encoders.get(COMPARED_FOLDER), base)
         starts = [other for other in others if other is not None]
         require_rising_scores(starts or [model], job.entries, scored_encoders.values())
@@ -179,11 +181,11 @@ def score_tasks(
     settings: EvaluationSettings,
     cache: Path | None,
 ) -> ScoredEncoder:
-    """Score task splits, or keep their records of an earlier run that still hold.
+    """Score task splits, except for those whose record of an earlier run still holds.
 
-    A task that cannot be scored (undefined score, too few rows under a limit, MTEB's data that
-    cannot be downloaded) is logged and has no record; the other tasks follow. The caller has locked
-    the records' folder.
+    Returns the encoder with the new and the earlier records of the task splits. A task that cannot
+    be scored (undefined score, too few rows under a limit, MTEB's data that cannot be downloaded)
+    is logged and has no record; the other tasks follow. The caller has locked the records' folder.
 
     Args:
         entries: the task splits.
@@ -194,7 +196,8 @@ def score_tasks(
         cache: the folder that keeps embeddings; None: embeddings are not kept.
 
     Raises InputError for missing or altered data, and when the encoder gives no usable embeddings;
-    RunError when the encoder, a function, raises.
+    RunError when the encoder is a function and raises, and when the Hub or ``cache`` cannot be
+    read.
     """
     scored = ScoredEncoder(encoder, records, settings)
 
@@ -215,7 +218,7 @@ def score_tasks(
         scored.records.extend(kept.values())
         return scored
 
-    # Encode the texts of all other tasks together, then score the tasks
+    # Encode the texts of all unscored tasks together, then score the tasks
     _log_unused_prompts(encoder, entries)
     own_entries = [entry for entry in unscored if entry.task.group == OWN_GROUP]
     _warn_of_cut_texts(encoder, own_entries, data)
@@ -236,7 +239,8 @@ def score_tasks(
 def _log_unused_prompts(encoder: Encoder, entries: Sequence[Entry]) -> None:
     """Log the names of the model's prompts that are not used for a user's own pairs.
 
-    Pairs are encoded with prompts only if their columns are a query and a passage.
+    Pairs are encoded with prompts only if their columns are a query and a passage. Nothing is
+    logged for a function, and for a model with a default prompt, which every text gets.
     """
     if encoder.model is None or encoder.settings["prompt"]:
         return
@@ -252,7 +256,8 @@ def _log_unused_prompts(encoder: Encoder, entries: Sequence[Entry]) -> None:
 def _warn_of_cut_texts(encoder: Encoder, entries: Sequence[Entry], data: TaskReader) -> None:
     """Warn of the number of texts in each data set that are longer than the encoder reads.
 
-    A function, which has no known length, gets no warning.
+    ``entries``: the task splits of a user's own files. A function, which has no known length, gets
+    no warning.
     """
     if encoder.model is None:
         return
@@ -279,7 +284,7 @@ def _score_entry(
     start = time.perf_counter()
     try:
         for outcome in _measure_entry(scored, entry, data, embeddings):
-            if isinstance(outcome, RunError):  # of one split of an MTEB task: the others go on
+            if isinstance(outcome, RunError):  # of one task of MTEB; the next task follows
                 _register_failure(scored, entry, outcome)
             elif isinstance(outcome, NewScore):
                 scored.records.append(_write_record(scored, outcome))
@@ -297,7 +302,12 @@ def _score_entry(
 def _measure_entry(
     scored: ScoredEncoder, entry: Entry, data: TaskReader, embeddings: Embeddings
 ) -> Iterator[NewScore | Record | RunError]:
-    """Yield the score of a task split; for MTEB's tasks scores, earlier records and failures."""
+    """Yield the score of a task split.
+
+    An entry of MTEB may have several tasks and splits: it yields their new scores, their records of
+    an earlier run that still hold, and the errors of tasks without a score. Raises the errors of
+    ``measure_rows`` and ``measure_mteb``.
+    """
     task = entry.task
     settings = scored.settings
     if task.is_of_mteb:
@@ -323,7 +333,8 @@ def measure_rows(data: TaskData, embeddings: Embeddings, seeds: Sequence[int]) -
         embeddings: the embeddings of the encoder.
         seeds: seeds of the probes.
 
-    Raises RunError when the score is undefined, InputError for rows that the protocol refuses.
+    Raises RunError when the score is undefined, InputError for rows that the protocol refuses, and
+    the errors of ``Embeddings.embed``.
     """
     module, function = MEASURE_OF_FAMILY[data.task.family]
     measure = getattr(import_module(module), function)
@@ -335,8 +346,8 @@ def _find_valid_record(
 ) -> Record | None:
     """Return the record of a task if it still holds for ``data``, with a current interval.
 
-    An interval that changed is written to the record. Returns None without a complete record; logs
-    the reason for a record that no longer holds.
+    An interval that changed is written to the record. Returns None when there is no complete
+    record, and when it no longer holds. The log has the reason, unless there is no file at all.
     """
     record = scored.store.find(task.name, split)
     if record is None:
@@ -380,7 +391,10 @@ def _register_failure(scored: ScoredEncoder, entry: Entry, error: Exception) -> 
 
 
 def list_versions(of_mteb: bool = False) -> dict[str, str]:
-    """Return library → version of the libraries that a score depends on; mteb if ``of_mteb``."""
+    """Return name → version of Python and of the libraries that a score depends on.
+
+    ``of_mteb``: whether the library mteb is one of them.
+    """
     libraries = (*RECORDED_LIBRARIES, "mteb") if of_mteb else RECORDED_LIBRARIES
     versions = {"python": sys.version.split()[0]}
     return versions | {library: version(library) for library in libraries}
@@ -393,10 +407,11 @@ def _log_score(score: TaskScore, note: str) -> None:
 
 
 def add_earlier_records(scored: ScoredEncoder) -> ScoredEncoder:
-    """Return an encoder with the records of this run and of earlier runs that still hold.
+    """Return an encoder with its records of this run, then those of earlier runs that still hold.
 
-    Earlier records follow in the order of the known tasks. Their intervals are updated on disk, too
-    (``update_interval``). The reason why one does not hold is logged.
+    Earlier records of other tasks follow in the order of ``TASKS``, then those of unlisted tasks by
+    name. Their intervals are updated on disk, too (``update_interval``). The log has the reason why
+    a record does not hold.
     """
     # Collect the earlier records of other tasks that still hold
     keys = {record.key for record in scored.records}
@@ -425,7 +440,7 @@ def add_earlier_records(scored: ScoredEncoder) -> ScoredEncoder:
 
 
 def _log_left_out(scored: ScoredEncoder, name: str, reason: str) -> None:
-    """Log why an earlier record is not among the results."""
+    """Log why an earlier record is not among the results; ``name``: its file, or task and split."""
     logger.info(f"not in {scored.store.folder / RESULTS_FILE}: {name}, because {reason}")
 
 
@@ -439,7 +454,8 @@ def require_rising_scores(
     proves nothing: an untrained one may fail on pairs that share words and differ in meaning.
 
     Args:
-        starts: the encoders that another one is compared with, or the only encoder; at least one.
+        starts: the encoders with which the model is compared, else the model; at least one. A start
+            encoder without a record of the pairs does not have falling scores.
         entries: the task splits; only a user's own pairs are checked.
         encoders: all encoders of the evaluation, whose records of refused pairs are removed.
     """
@@ -482,7 +498,8 @@ def make_results(
 ) -> Results:
     """Return the results of a model, and of its base and SimCSE baseline on the same tasks.
 
-    Scores on a limited part of the data give no averages.
+    ``base``, ``control`` (the SimCSE baseline): None leaves their scores and gains empty. Scores on
+    a limited part of the data give no averages.
     """
     settings = model.settings
     has_mteb = any(record.score.task.startswith(MTEB) for record in model.records)
@@ -512,6 +529,7 @@ def _compare_with(
     """Return the scores of a baseline on the model's tasks, and the model's gains over it.
 
     Scores and gains are empty without a baseline. A gain needs the scored rows of both encoders.
+    ``versions``: those of the results file; a score names only library versions that differ.
     """
     if baseline is None:
         return (), ()
@@ -541,7 +559,7 @@ def _compare_with(
 
 
 def _add_versions(record: Record, versions: Mapping[str, str]) -> TaskScore:
-    """Return the score of a record with the library versions that differ from ``versions``."""
+    """Return a record's score; its ``versions`` are those that differ from ``versions``."""
     different = {
         name: version for name, version in record.versions.items() if versions.get(name) != version
     }
@@ -551,8 +569,8 @@ def _add_versions(record: Record, versions: Mapping[str, str]) -> TaskScore:
 def _select_tasks(results: Results, keys: Sequence[tuple[str, str]]) -> Results:
     """Return the results restricted to the (task, split) pairs of ``keys``.
 
-    Averages stay if all their tasks do. The numbers do not change: p-values are adjusted over all
-    tasks of ``results``.
+    Averages stay if all their tasks do. The numbers do not change: p-values remain adjusted over
+    all tasks of ``results``.
     """
     selected = {}
     for name in ("scores", "base_scores", "gains", "control_scores", "over_control"):

@@ -119,7 +119,10 @@ def _make_mean(_: Vector, values: Matrix) -> Statistic:
 
 
 def _make_accuracy(gold: Vector, predicted: Matrix) -> Statistic:
-    """Make the statistic: the share of drawn rows whose predicted class is the gold class."""
+    """Make the statistic: the share of drawn rows whose predicted class is the gold class.
+
+    ``gold`` (rows,) and ``predicted`` (systems, rows) are indices of classes.
+    """
     is_right = (predicted == gold).astype(np.float64)
     return _make_mean(gold, is_right)
 
@@ -127,7 +130,8 @@ def _make_accuracy(gold: Vector, predicted: Matrix) -> Statistic:
 def _make_f1(gold: Vector, predicted: Matrix) -> Statistic:
     """Make the statistic: F1 of class 1, twice the hits over gold plus predicted positives.
 
-    A resample without gold and predicted positives has no F1: NaN.
+    ``gold`` (rows,) and ``predicted`` (systems, rows) are indices of classes. A resample without
+    gold and predicted positives has no F1: NaN.
     """
     is_gold = (gold == 1).astype(np.float64)
     is_predicted = (predicted == 1).astype(np.float64)
@@ -180,13 +184,13 @@ def resample(
 ) -> Matrix:
     """Score several systems on the same resamples of the rows: (systems, samples), x 100.
 
-    A resample in which a system's score is undefined (a constant side, no positive row) is drawn
-    again; a RuntimeWarning reports their number. Raises RunError when a value is not finite, or the
-    score of all rows, or of nearly all resamples, is undefined; ValueError when the systems were
-    not scored on the same rows.
+    A resample in which a system's score is undefined (constant gold or predicted values, no
+    positive row) is drawn again; a RuntimeWarning reports the number of such resamples. Raises
+    RunError when a value is not finite, and when the score of all rows, or of nearly all resamples,
+    is undefined; ValueError when the systems were not scored on the same rows.
 
     Args:
-        outcomes: the outcomes of each system.
+        outcomes: the outcomes of each system, one or more.
         metric: the metric; ``accuracy`` is over rows, and SentEval's mean over folds differs
             slightly.
         aggregation: ``all`` draws from all rows and scores them together; ``mean`` and ``wmean``
@@ -197,7 +201,8 @@ def resample(
     strata = _make_strata(outcomes, metric, aggregation)
     _score_all_rows(strata)  # raises RunError for an undefined score
 
-    # Every stratum has its own random stream, so other systems and chunks do not change the draws
+    # Every stratum has its own random stream, so the draws do not depend on the number of systems
+    # or on the size of the chunks
     generators = [np.random.default_rng([seed, index]) for index in range(len(strata))]
     largest_stratum = max(len(stratum.rows) for stratum in strata)
     chunk_samples = max(1, min(samples, MAX_DRAWN_CELLS // largest_stratum))
@@ -207,7 +212,7 @@ def resample(
     drawn = 0
     defined = 0
     while defined < samples:
-        if drawn >= MAX_DRAWN_RATIO * (samples + chunk_samples):
+        if drawn >= MAX_DRAWN_RATIO * samples:
             problem = f"{len(outcomes[0])} rows are too few (or too alike) to resample"
             raise RunError("evaluation", problem, hint="use more rows")
         scores = np.zeros((len(outcomes), chunk_samples))
@@ -227,7 +232,7 @@ def resample(
 
 
 def compute_score(outcomes: Outcomes, metric: Metric, aggregation: Aggregation = "all") -> float:
-    """Compute the score x 100 of all rows.
+    """Compute the score x 100 of all rows, under ``aggregation`` as in ``resample``.
 
     Raises RunError when the score is undefined or a value is not finite.
     """
@@ -258,14 +263,15 @@ def score_with_intervals(
     Correlations are -1 to 1, accuracy and F1 are 0 to 1.
 
     Args:
-        predictions: (n,).
-        references: (n,).
+        predictions: the predicted scores or classes, (n,).
+        references: the gold scores or classes, (n,).
         metrics: the metrics.
         resamples: number of bootstrap resamples.
         level: share of the resamples inside the interval.
         seed: seed of the resampling.
 
-    Raises RunError when the score, or the score of nearly all resamples, is undefined.
+    Raises RunError when a value is not finite, and when the score of all rows, or of nearly all
+    resamples, is undefined.
     """
     outcomes = Outcomes(np.asarray(references), np.asarray(predictions))
     scores: dict[str, float] = {}
@@ -291,7 +297,7 @@ def require_correlation(predictions: ArrayLike, references: ArrayLike, place: st
 
 
 class _Stratum(NamedTuple):
-    """Row numbers that are drawn together, their statistic, and its weight in the score."""
+    """Indices of the rows that are drawn together, their statistic, and its weight in the score."""
 
     rows: NDArray[np.intp]
     weight: float
@@ -301,10 +307,10 @@ class _Stratum(NamedTuple):
 def _make_strata(
     outcomes: Sequence[Outcomes], metric: Metric, aggregation: Aggregation
 ) -> list[_Stratum]:
-    """Return the strata of several systems' outcomes: all rows, or each part.
+    """Return the strata of the systems' outcomes: one of all rows, or one for each part.
 
-    Raises ValueError when the systems were scored on different rows, RunError for numbers that are
-    not finite.
+    ``outcomes``: those of each system. Raises ValueError when the systems were scored on different
+    rows, RunError for numbers that are not finite.
     """
     # Require the same rows, and finite numbers
     first = outcomes[0]
@@ -328,7 +334,7 @@ def _make_strata(
 
 
 def _score_all_rows(strata: list[_Stratum]) -> Vector:
-    """Compute each system's score of all rows, (systems,), as a fraction.
+    """Compute each system's score of all rows, (systems,), not x 100.
 
     Raises RunError when the score of a system is undefined.
     """
@@ -359,7 +365,7 @@ def _draw_counts(generator: np.random.Generator, rows: int, resamples: int) -> M
 
 
 class EvaluationSettings(BaseModel, frozen=True, extra="forbid"):
-    """Settings that decide a score and its interval, beside encoder and data.
+    """Settings that decide a score and its interval, together with the encoder and the data.
 
     Cards and comparisons use the default settings. ``bootstrap_samples`` is the number of
     resamples. ``seed`` is the seed of the bootstrap, and of the draw of ``limit`` rows from a split
@@ -450,16 +456,16 @@ def add_interval(
     aggregation: Aggregation,
     settings: EvaluationSettings,
 ) -> TaskScore:
-    """Return a score with the 95 % interval of its rows.
+    """Return the score ``reported`` with a 95 % interval, resampled from its rows.
 
     The interval of a mean over seeds is the first seed's interval, moved from the first seed's
     score to the mean. So it covers the choice of the rows, not the choice of the seeds.
 
     Args:
-        reported: the score.
+        reported: the score, whose own interval is replaced.
         outcomes: the outcomes of the rows under the first seed.
         metric: the metric of the score.
-        aggregation: how the parts make the score.
+        aggregation: how the subsets of the rows make one score.
         settings: the settings of the evaluation.
 
     Raises RunError when the rows cannot be resampled.

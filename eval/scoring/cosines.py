@@ -23,14 +23,14 @@ MIN_COSINE_RANGE = 1e-6  # a smaller range is rounding noise of float32 embeddin
 
 
 def measure_sts(data: TaskData, embed: Embed, _: Sequence[int] = ()) -> Measured:
-    """Measure Spearman x 100 of a task and of every subset, and Pearson x 100 of the task.
+    """Measure Spearman x 100 of an STS task and of each subset, and Pearson x 100 of the task.
 
     The task's aggregation makes one score of the subsets. A subset with constant cosines or
     constant human scores has no correlation and is left out of ``parts``. The third argument, the
     seeds of probes, is unused: every measuring function has this signature.
 
-    Raises RunError when all cosines or all human scores are equal, and when the aggregation needs
-    the correlation of a constant subset.
+    Raises RunError when all human scores are equal, when the cosines are equal or nearly so, and
+    when the aggregation needs the correlation of a constant subset.
     """
     # Compute the cosines of all pairs
     task = data.task
@@ -73,7 +73,7 @@ def compute_cosine_scores(
 
     Args:
         pairs: the pairs.
-        embed: function from texts, and a side, to embeddings.
+        embed: function from n texts, and a side, to embeddings (n, d).
         sides: the side of the first and of the second texts, where the texts are queries and
             documents; None: ``embed`` is called without a side.
     """
@@ -94,7 +94,8 @@ def compute_cosine_scores(
 def _aggregate_correlation(task: Task, outcomes: Outcomes, correlation: Correlation) -> float:
     """Return the weighted mean of the parts' correlations x 100, under the task's aggregation.
 
-    Raises RunError, with the task and the subset, where the correlation of a part is undefined.
+    ``correlation``: function of two arrays (n,), -1 to 1. Raises RunError, with the task and the
+    subset, where the correlation of a part is undefined.
     """
     total = 0.0
     for rows, weight in outcomes.list_parts(task.aggregation):
@@ -152,19 +153,20 @@ def measure_search(data: TaskData, embed: Embed, _: Sequence[int] = ()) -> Measu
     """Measure nDCG@10 or recall@10, x 100, as a mean over queries.
 
     A query's outcome has the number of its relevant documents as gold value and its score, 0 to 1,
-    as predicted value. trec_eval orders documents with equal cosines by their ids. A document with
-    the query's own id is left out of its ranking unless it is judged relevant (BEIR always leaves
-    it out). Blank texts are embedded as ``BLANK_TEXT_REPLACEMENT``.
+    as predicted value. trec_eval orders documents with equal cosines by their ids. The document
+    with the query's own id is left out of the ranking unless it is judged relevant (BEIR always
+    leaves it out). Blank texts are embedded as ``BLANK_TEXT_REPLACEMENT``. The third argument, the
+    seeds of probes, is unused.
 
     Args:
         data: the queries, the corpus and the judgements.
-        embed: function from texts and a side to embeddings.
+        embed: function from n texts and a side to embeddings (n, d).
     """
     import pytrec_eval
     import torch
     from sentence_transformers.util import semantic_search
 
-    # Find the nearest documents of every query, one more for the query's own id
+    # Find the nearest documents of every query: one more, as the query's own document may go
     queries = data.rows[SPLIT]
     corpus = data.rows[CORPUS]
     query_vectors = embed([text or BLANK_TEXT_REPLACEMENT for text in queries.second], "query")

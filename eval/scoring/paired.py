@@ -73,8 +73,8 @@ def compute_mcnemar(first: Outcomes, second: Outcomes) -> Test:
     """Test two accuracies on the same rows by McNemar's exact test (1947).
 
     Only the rows count that exactly one system gets right. Under the null hypothesis each system
-    gets such a row right with probability 1/2. The statistic is the first system's wins minus its
-    losses; p is 1 without such rows.
+    gets such a row right with probability 1/2. The statistic is the number of these rows that the
+    first system gets right minus the number that the second gets right. Without such rows p is 1.
     """
     from scipy.stats import binomtest
 
@@ -88,7 +88,7 @@ def compute_mcnemar(first: Outcomes, second: Outcomes) -> Test:
 
 
 def apply_holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted for multiple tests by Holm's method (1979), in the same order.
+    """Return p-values adjusted for multiple tests by Holm's method (1979), in the given order.
 
     The k-th smallest of m p-values is multiplied by m - k + 1, raised to the adjusted value of
     every smaller p-value, and cut at 1. When adjusted values below 0.05 are called significant, the
@@ -138,16 +138,17 @@ class Resampled:
         """Return the first system's score minus the second's, with its interval and test.
 
         Args:
-            first: number of the first system.
-            second: number of the second system.
-            reported: the reported scores of both, which may be means over seeds or folds. The
-                difference is between them. Where one is a mean over seeds, the interval, whose rows
-                are those of the first seed, is moved to the difference. A mean over folds differs
-                only slightly from the score of the rows, so its interval stays.
+            first: index of the first system in ``outcomes``.
+            second: index of the second system in ``outcomes``.
+            reported: the reported scores of the first and the second system, which may be means
+                over seeds or folds. Their difference is the result's ``points``. If one is a mean
+                over several seeds, the interval, which is resampled from the rows of the first
+                seed, is shifted to ``points``. A mean over folds differs only slightly from the
+                score of the rows, so that interval is not shifted.
 
-        Raises RunError when a system's score is undefined.
+        Raises RunError when the score of a system's rows is undefined.
         """
-        # Subtract the scores of these rows, and the reported scores
+        # Compute two differences: of the scores of the rows, and of the reported scores
         first_outcomes = self.outcomes[first]
         second_outcomes = self.outcomes[second]
         first_score = compute_score(first_outcomes, self.metric, self.aggregation)
@@ -157,7 +158,7 @@ class Resampled:
         if any(len(score.seeds) > 1 for score in reported):
             shift = points - row_points
 
-        # Test the difference on these rows; the interval is that of the resamples, shifted
+        # Test the difference of the rows, and shift the interval of the resamples
         samples = self.samples[first] - self.samples[second]
         if self.metric in MCNEMAR_METRICS:
             test = compute_mcnemar(first_outcomes, second_outcomes)
@@ -178,10 +179,11 @@ def resample_together(
     Args:
         outcomes: the outcomes of each system.
         metric: the metric.
-        aggregation: how the parts make the score.
+        aggregation: how the subsets of the rows make one score.
         settings: number of resamples and seed.
 
-    Raises RunError when a score is undefined, ValueError when systems were scored on other rows.
+    Raises RunError when a score is undefined or a value is not finite, ValueError when the systems
+    were not scored on the same rows.
     """
     samples = resample(outcomes, metric, aggregation, settings.bootstrap_samples, settings.seed)
     return Resampled(tuple(outcomes), metric, aggregation, samples)
@@ -227,7 +229,8 @@ class Measurement:
 class Verdict:
     """Verdict on the first model against the second model, on one measurement.
 
-    ``adjusted`` is the p-value over all tasks of the two models; NaN before the adjustment.
+    ``adjusted`` is the p-value, adjusted over all tasks of the two models; NaN before
+    ``adjust_verdicts``, when ``word`` and ``gain`` are not final.
     """
 
     first: str
@@ -250,7 +253,7 @@ class Verdict:
 
     @property
     def gain(self) -> Gain:
-        """The difference, which must be tested, as a gain of the first model."""
+        """The difference as a gain of the first model; only for a difference that was tested."""
         assert self.difference.tested is not None
         interval, test = self.difference.tested
         return Gain(
@@ -269,7 +272,7 @@ class Verdict:
 def adjust_verdicts(verdicts: Sequence[Verdict]) -> list[Verdict]:
     """Return the verdicts of one pair of models with p-values adjusted over the tested tasks.
 
-    Untested verdicts are unchanged.
+    The order is that of ``verdicts``. Untested verdicts are unchanged.
     """
     p_values = []
     tested_indices = []

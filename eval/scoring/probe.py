@@ -60,10 +60,10 @@ class ConvexSolver:
         """Find the optimum for each split and value of ``grid``, with accuracies on the dev rows.
 
         Args:
-            splits: F splits; ``train`` has row numbers of the solver's rows.
+            splits: F splits, each with indices ``train`` of the solver's rows, and ``dev`` of the
+                dev rows.
             grid: R values of the l2 regularisation.
-            dev: the rows to which the row numbers ``dev`` of a split refer; None: the solver's
-                rows.
+            dev: the dev rows; None: the solver's rows.
 
         Raises RunError when a fit does not converge.
         """
@@ -78,7 +78,7 @@ class ConvexSolver:
         return Fitted(torch.stack(weights), np.stack(accuracies))
 
     def refit(self, lists: Sequence[Indices], values: Sequence[float]) -> Tensor:
-        """Find the optimum for each list of row numbers at its l2 value: (F, k, d + 1).
+        """Find the optimum for each of F lists of row indices at its l2 value: (F, k, d + 1).
 
         Raises RunError when a fit does not converge.
         """
@@ -160,12 +160,13 @@ SNLI_SCHEDULE = EpochSchedule(epoch_size=1, max_epoch=15)
 class Fit:
     """Outcome of a probe.
 
+    ``predicted`` has the index of the predicted class of each scored row, in their order.
     ``accuracy`` is over the scored rows, ``dev_accuracy`` over the rows that choose the
-    regularisation. Both are x 100, rounded by fold and then as a mean, as the toolkit does.
+    regularisation. Both are x 100, rounded to two decimals as in the toolkit.
     ``chosen`` has the regularisation of each final classifier.
     """
 
-    predicted: Classes  # (scored rows,)
+    predicted: Classes  # (n,)
     accuracy: float
     dev_accuracy: float
     chosen: tuple[float, ...]
@@ -202,8 +203,9 @@ class Choice:
 def score_nested_folds(rows: LabelledRows, settings: ProbeSettings) -> Fit:
     """Score MR, CR, SUBJ or MPQA by nested cross-validation.
 
-    For each test fold, folds of the other rows choose the regularisation. Raises InputError for
-    features that are not finite, and for rows that cannot be folded.
+    For each test fold, folds of the rows outside choose the regularisation. Raises the InputErrors
+    of ``check_sets`` and ``require_enough_rows``; in the mode ``lbfgs`` RunError when a fit does
+    not converge.
     """
     _, y = rows
     tensors, outer, choices = _choose_nested(rows, settings)
@@ -226,8 +228,8 @@ def validate_nested_folds(rows: LabelledRows, settings: ProbeSettings) -> Fit:
     """Score by the mean, over test folds, of the best mean accuracy on the inner folds.
 
     ``score_nested_folds`` chooses the regularisation by these accuracies. No test fold is scored.
-    Every row is a dev row once for each test fold but its own; ``predicted`` has its class of the
-    first such test fold. Raises the errors of ``score_nested_folds``.
+    Every row is a dev row once for each test fold that it is not in; ``predicted`` has its class
+    from the first of these test folds. Raises the errors of ``score_nested_folds``.
     """
     tensors, _, choices = _choose_nested(rows, settings)
     predicted = np.empty_like(rows[1])
@@ -243,8 +245,8 @@ def _choose_nested(
 ) -> tuple[ProbeRows, list[Split], list[Choice]]:
     """Return the rows as tensors, the test folds, and the choice for each test fold.
 
-    A choice uses only the rows outside of its test fold. Raises InputError for features that are
-    not finite, and for rows that cannot be folded.
+    A choice uses only the rows outside of its test fold. Raises the errors of
+    ``score_nested_folds``.
     """
     _, y = rows
     folds = settings.folds
@@ -268,7 +270,7 @@ def _choose_nested(
 
 
 def _compute_mean_accuracy(choices: Sequence[Choice]) -> float:
-    """Compute the mean of the choices' accuracies x 100, to two decimals as the toolkit."""
+    """Compute the mean of the choices' accuracies x 100, to two decimals as in the toolkit."""
     return float(round(np.mean([choice.accuracy for choice in choices]), 2))
 
 
@@ -300,7 +302,8 @@ def validate_by_folds(train: LabelledRows, settings: ProbeSettings) -> Fit:
 def _choose_by_folds(rows: ProbeRows, y: Classes, settings: ProbeSettings) -> Choice:
     """Choose the regularisation by stratified folds of the rows, whose classes are ``y`` (n,).
 
-    Raises InputError for rows that cannot be folded.
+    Raises InputError for rows that cannot be folded; in the mode ``lbfgs`` RunError when a fit does
+    not converge.
     """
     require_enough_rows(y, settings.folds)
     splits = _make_folds(y, np.arange(len(y)), settings.folds, settings.seed)
@@ -315,7 +318,8 @@ def score_held_out(
 
     In the mode ``senteval`` the dev rows also decide when training stops. The toolkit fits the
     chosen classifier a second time from the same seed on the same rows; this function scores the
-    first fit, which is equal. Raises the errors of ``check_sets``.
+    first fit, which is equal. Raises the InputErrors of ``check_sets``; in the mode ``lbfgs``
+    RunError when a fit does not converge.
     """
     train_rows, dev_rows, test_rows = check_sets(train, dev, test)
     splits = [Split(np.arange(len(train_rows)), np.arange(len(dev_rows)))]
@@ -329,7 +333,7 @@ SET_NAMES = {1: ("train",), 2: ("train", "test"), 3: ("train", "dev", "test")}
 
 
 def check_sets(*sets: LabelledRows) -> list[ProbeRows]:
-    """Check sets of rows, and return them as tensors.
+    """Check sets of rows, and return them as tensors, in the given order.
 
     ``sets``: train; train and test; or train, dev and test. Raises InputError, with the name of the
     set, for features that are not finite, for a class that the train rows lack, and for classes
@@ -363,12 +367,14 @@ def check_sets(*sets: LabelledRows) -> list[ProbeRows]:
 
 
 def require_enough_rows(y: Classes, folds: int, nested: bool = False) -> None:
-    """Raise InputError if a fold would lack a class, or a final fit of SentEval no dev rows.
+    """Raise InputError if a fold would lack a class, or SentEval's final fit would lack dev rows.
+
+    Both modes have the same rule.
 
     Args:
         y: the classes of the rows, (n,).
         folds: the number of folds.
-        nested: the rows outside each fold are folded once more.
+        nested: whether the rows outside each fold are folded once more.
     """
     # Every fold needs a row of every class. With nested folds, the rows of a class outside a fold,
     # a share of (folds - 1) / folds, must be at least ``folds``.
@@ -387,22 +393,21 @@ def require_enough_rows(y: Classes, folds: int, nested: bool = False) -> None:
         raise InputError(
             "probe",
             f"{len(y)} rows leave no dev rows",
-            allowed=f"a share of {DEV_SHARE} must be a row",
+            allowed=f"a share of {DEV_SHARE} of the train rows must be a row or more",
         )
 
 
 def _make_folds(y: Classes, rows: Indices, folds: int, seed: int) -> list[Split]:
-    """Cut the rows numbered ``rows`` (m,) into stratified folds by their classes in ``y`` (n,).
+    """Cut the rows with the indices ``rows`` (m,) into folds, stratified by the classes ``y`` (n,).
 
-    The splits have the numbers of ``rows``, and so index ``y`` directly. ``seed`` is that of the
-    shuffle.
+    Each split has values of ``rows``, so it indexes ``y``. ``seed``: seed of the shuffle.
     """
     splitter = StratifiedKFold(folds, shuffle=True, random_state=seed)
     return [Split(rows[train], rows[dev]) for train, dev in splitter.split(rows, y[rows])]
 
 
 def _compute_percent(predicted: Classes, gold: Classes) -> float:
-    """Compute the accuracy x 100, to two decimals as the toolkit."""
+    """Compute the accuracy x 100 of n rows, rounded to two decimals as in the toolkit."""
     right = int((predicted == gold).sum())
     return round(100 * (right / len(gold)), 2)
 

@@ -48,9 +48,10 @@ class ProbeRows:
 
 @dataclass(frozen=True)
 class Split:
-    """Numbers of the rows that a classifier is fitted on, and of the rows that check it.
+    """Indices of the rows that a classifier is fitted on, and of the rows that check it.
 
-    ``train`` keeps the order of the protocol, on which the shuffles depend.
+    ``train`` keeps the order of the protocol, on which the shuffles depend. ``dev`` may index
+    another set of rows than ``train``.
     """
 
     train: Indices
@@ -83,11 +84,11 @@ class Fitted:
 
 
 def predict_classes(rows: ProbeRows, at: Indices | None, weights: Tensor) -> Tensor:
-    """Predict the class of each row with C classifiers: (C, rows).
+    """Predict the index of each row's class with C classifiers: (C, rows).
 
     Args:
         rows: the rows.
-        at: numbers of the rows to predict; None: all rows.
+        at: indices of the rows to predict; None: all rows.
         weights: the classifiers, (C, k, d + 1).
     """
     class_vectors = weights.flatten(0, 1)  # (C * k, d + 1)
@@ -103,7 +104,10 @@ def predict_classes(rows: ProbeRows, at: Indices | None, weights: Tensor) -> Ten
 
 
 def compute_accuracies(rows: ProbeRows, at: Indices, weights: Tensor) -> Vector:
-    """Compute the accuracy, 0 to 1, of C classifiers (C, k, d + 1) on the rows ``at``: (C,)."""
+    """Compute the accuracy, 0 to 1, of C classifiers on some of the rows: (C,).
+
+    ``at``: indices of these rows. ``weights``: the classifiers, (C, k, d + 1).
+    """
     gold = rows.y[torch.from_numpy(at)]
     right = (predict_classes(rows, at, weights) == gold).sum(1).numpy()
     return np.asarray(right / len(gold))
@@ -122,7 +126,8 @@ ADAM_OPTIONS: Any = {  # torch's defaults
 }
 ROW_MULTIPLE_FLOATS = 16  # a row of weights is padded to a multiple, for vector instructions
 
-# Function of probabilities (f, r, k, b) and row numbers (f * b,): derivative of the loss by logits
+# Function from probabilities (f, r, k, b) and row indices (f * b,) to the derivative of each row's
+# loss by the logits (f, r, k, b)
 ComputeError = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -144,7 +149,7 @@ class State:
         """Return F x R classifiers with the same initial weights, and moments of 0.
 
         The weights are those of a ``torch.nn.Linear`` after ``torch.manual_seed(seed)``, as in the
-        toolkit. The random state of torch is restored.
+        toolkit. The random state of torch is restored: only that of the CPU is used.
 
         Args:
             dimension: number of features.
@@ -154,7 +159,7 @@ class State:
         """
         # Draw the initial weights, and pad their rows
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)
             layer = torch.nn.Linear(dimension, classes)
         padded = math.ceil((dimension + 1) / ROW_MULTIPLE_FLOATS) * ROW_MULTIPLE_FLOATS
         initial = torch.zeros(classes, padded)
@@ -169,12 +174,12 @@ class State:
     def copy_part(self, at: tuple[Tensor, Tensor]) -> "State":
         """Return a copy of some of the classifiers.
 
-        ``at``: numbers of folds and of regularisation values, which index the first two axes.
+        ``at``: indices of folds (m, 1), and of regularisation values (m, r), which broadcast.
         """
         return State(self.weights[at], self.mean[at], self.square[at], self.decay[at])
 
     def write_part(self, at: tuple[Tensor, Tensor], piece: "State") -> None:
-        """Write the weights and moments of a copy back; ``at`` as of ``copy_part``."""
+        """Write the weights and moments of a copy back; ``at`` is as in ``copy_part``."""
         self.weights[at] = piece.weights
         self.mean[at] = piece.mean
         self.square[at] = piece.square
@@ -187,8 +192,8 @@ def train(
 
     Args:
         X: features, (N, d).
-        state: the (f, r) classifiers, updated in place.
-        orders: for each pass the row numbers of each fold in training order, (f, n).
+        state: the (f, r) classifiers of f folds, updated in place.
+        orders: for each pass the row indices of each fold in training order, (f, n).
         updates: the number of updates so far, a float32 scalar that is increased in place.
         compute_error: the derivative of a row's loss by the logits; the loss of a batch is the mean
             over its rows.
@@ -249,10 +254,10 @@ class SentEvalSolver:
         """Fit a classifier for each split and value of ``grid``; dev rows decide when to stop.
 
         Args:
-            splits: F splits; ``train`` has row numbers of the solver's rows.
+            splits: F splits, each with indices ``train`` of the solver's rows, and ``dev`` of the
+                dev rows.
             grid: R values of the weight decay.
-            dev: the rows to which the row numbers ``dev`` of a split refer; None: the solver's
-                rows.
+            dev: the dev rows; None: the solver's rows.
         """
         decay = np.tile(grid, (len(splits), 1))
         # The toolkit draws no permutation before this training
@@ -261,9 +266,9 @@ class SentEvalSolver:
         return self._train(splits, drawn, decay, dev_rows)
 
     def refit(self, lists: Sequence[Indices], values: Sequence[float]) -> Tensor:
-        """Fit a classifier for each list of row numbers at its weight decay: (F, k, d + 1).
+        """Fit a classifier for each of F lists of row indices at its weight decay: (F, k, d + 1).
 
-        A random ``DEV_SHARE`` of the rows decides when to stop, and is not trained on. The shuffles
+        A random ``DEV_SHARE`` of a list decides when to stop, and is not trained on. The shuffles
         of training follow this draw in the same random stream, as in the toolkit.
         """
         splits = []
@@ -289,7 +294,7 @@ class SentEvalSolver:
             drawn: for each split, the length of the permutation that the toolkit draws from the
                 random stream before training; 0: none.
             decay: the weight decay of each classifier, (F, R).
-            dev: the rows to which the row numbers ``dev`` of a split refer.
+            dev: the dev rows, which ``dev`` of a split indexes.
         """
         # Start all classifiers from the same weights
         width = self.rows.dimension + 1
@@ -327,14 +332,14 @@ class SentEvalSolver:
 
 @dataclass(frozen=True)
 class _Course:
-    """Folds with the same number of train rows, hence the same shuffles and number of updates.
+    """Folds that train with the same shuffles, and so with the same number of updates.
 
     ``shuffles`` is the random state of the shuffles. ``updates`` counts Adam's updates.
     """
 
     shuffles: np.random.RandomState
-    folds: Indices  # (f,) numbers of the folds
-    train_rows: Tensor  # (f, n) row numbers
+    folds: Indices  # (f,) indices of the folds
+    train_rows: Tensor  # (f, n) row indices
     updates: Tensor  # scalar
 
     def train_passes(
@@ -344,7 +349,7 @@ class _Course:
         is_live: NDArray[np.bool_],
         passes: int,
     ) -> None:
-        """Train the classifiers of the course that have not stopped.
+        """Train the classifiers of the course that have not stopped, for some passes.
 
         Args:
             rows: the rows to train on.
@@ -359,7 +364,8 @@ class _Course:
         length = self.train_rows.shape[1]
         orders = [torch.from_numpy(self.shuffles.permutation(length)) for _ in range(passes)]
 
-        # Train piece by piece: a batch of each fold of a piece fits the cache
+        # Train pieces of so few folds that one batch of all of them fits the cache. Each piece
+        # starts from the same number of updates, so it gets a copy.
         batch_bytes = 4 * BATCH_ROWS * state.weights.shape[3]  # 4 bytes a float32
         max_folds = max(1, BATCH_CACHE_BYTES // batch_bytes)
         for members, values in self._iter_pieces(is_live, max_folds):
@@ -376,8 +382,9 @@ class _Course:
     ) -> Iterator[tuple[Indices, Indices]]:
         """Yield pieces of up to ``max_folds`` folds with the same number of live classifiers.
 
-        A piece is the positions of its folds in ``folds``, (m,), and the numbers of their live
-        regularisation values, (m, r). ``is_live`` is (F, R).
+        A piece is the positions of its m folds in ``folds``, (m,), and the indices of their live
+        regularisation values, (m, r). Folds without a live classifier are in no piece. ``is_live``
+        is (F, R).
         """
         running = [np.flatnonzero(is_live[fold]) for fold in self.folds]
         counts = np.array([len(values) for values in running])
@@ -418,7 +425,8 @@ def _make_courses(splits: Sequence[Split], drawn: Sequence[int], seed: int) -> l
 def make_cross_entropy(rows: ProbeRows) -> ComputeError:
     """Return the function that computes the derivative of the rows' cross-entropy by the logits.
 
-    The derivative is the probabilities minus the one-hot classes; it overwrites the probabilities.
+    The derivative (f, r, k, b) is the probabilities minus the one-hot classes; it overwrites the
+    probabilities.
     """
     one_hot = torch.eye(rows.k)
 

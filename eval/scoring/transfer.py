@@ -24,7 +24,7 @@ from sts_dino.hub.errors import InputError, RunError
 class SortedRows(NamedTuple):
     """Rows of a split in the toolkit's order, on which folds and shuffles depend.
 
-    ``order[i]`` is the number of the sorted row i in the data.
+    ``order[i]`` is the index in the data of the sorted row i.
     """
 
     order: Indices  # (n,)
@@ -55,11 +55,12 @@ def measure_transfer(data: TaskData, embed: Embed, seeds: Sequence[int]) -> Meas
 
     Args:
         data: the task and its rows.
-        embed: function from texts to embeddings.
+        embed: function from n texts to embeddings (n, d).
         seeds: the seeds, one or more.
 
     Raises InputError, with the task's name, when the rows do not allow the protocol; RunError when
-    a fit of the mode ``lbfgs`` does not converge, and for an undefined correlation.
+    a fit of the mode ``lbfgs`` does not converge, and for an undefined correlation; also the errors
+    of ``embed``.
     """
     # Read the embeddings of every split
     started = time.perf_counter()
@@ -92,9 +93,10 @@ def measure_transfer(data: TaskData, embed: Embed, seeds: Sequence[int]) -> Meas
 
 
 def _run_probe(task: Task, sets: Sets, scored: SortedRows, seed: int) -> SeedRun:
-    """Train and score the task's probe with one seed.
+    """Train and score the task's probe with one seed; ``scored``: the rows of the scored split.
 
-    Raises the errors of ``measure_transfer``.
+    Raises InputError, with the task's name, when the rows do not allow the protocol; RunError when
+    a fit of the mode ``lbfgs`` does not converge.
     """
     # A task of a probe declares design and mode; the design names a function of ``probe``
     assert task.design is not None and task.mode is not None, task.name
@@ -117,7 +119,10 @@ def _run_probe(task: Task, sets: Sets, scored: SortedRows, seed: int) -> SeedRun
 
 
 def sort_rows(task: Task, rows: Rows, embed: Embed) -> SortedRows:
-    """Return the rows of a split in the toolkit's order, with features and classes or scores."""
+    """Return the rows of a split in the toolkit's order, with features and classes or scores.
+
+    Raises the errors of ``embed``.
+    """
     order = sort_as_toolkit(rows, task.as_snli)
     if len(rows.columns) > 1:
         X = make_pair_features(rows, order, embed, task.as_snli)
@@ -132,7 +137,7 @@ def _embed_in_order(texts: Sequence[str], order: Indices, embed: Embed) -> Featu
 
 
 def sort_as_toolkit(rows: Rows, as_snli: bool = False) -> Indices:
-    """Return the row numbers in SentEval's stable order, (n,).
+    """Return the indices of the rows in SentEval's order, (n,); equal rows keep their order.
 
     Rows are sorted by number of tokens, then by class. Pairs are sorted by the number of tokens of
     the first sentence, then of the second, then by class. SNLI is sorted by the number of tokens of
@@ -158,7 +163,7 @@ def make_pair_features(rows: Rows, order: Indices, embed: Embed, as_snli: bool =
     Features are |u - v|, u * v: (n, 2d); for SNLI u, v, u * v, |u - v|: (n, 4d).
     """
     u, v = (_embed_in_order(column, order, embed) for column in rows.columns)
-    # The parts are written into one array: SNLI has half a million pairs
+    # Write all parts into one array to save memory: SNLI has half a million pairs
     product, difference = (2, 3) if as_snli else (1, 0)
     parts = np.empty((len(u), 4 if as_snli else 2, u.shape[1]), dtype=u.dtype)
     if as_snli:
@@ -181,7 +186,7 @@ def restore_order(sorted_values: Classes | Vector, order: Indices) -> Vector:
 
 
 # Settings of SentEval's ``relatedness.py``
-WHOLE_SCORES = 5  # scores 1 to 5, the classes of the head
+INTEGER_SCORES = 5  # scores 1 to 5, the classes of the head
 PASSES_BETWEEN_CHECKS = 50
 LAST_PASS = 1000
 MAX_MISSES = 3  # checks without a better dev correlation that training survives
@@ -190,7 +195,8 @@ MAX_MISSES = 3  # checks without a better dev correlation that training survives
 def _run_head(_: Task, sets: Sets, scored: SortedRows, seed: int) -> SeedRun:
     """Train the regression head with one seed, and score the test rows.
 
-    ``_run_probe`` needs the task. Raises RunError for an undefined correlation.
+    ``scored``: the test rows. The first argument, the task, is unused: ``_run_probe`` has the same
+    signature. Raises RunError for an undefined correlation.
     """
     predicted, dev_pearson = fit_head(sets["train"], sets["validation"], scored.X, seed)
     other = {
@@ -202,18 +208,18 @@ def _run_head(_: Task, sets: Sets, scored: SortedRows, seed: int) -> SeedRun:
 
 
 def make_soft_targets(scores: Vector) -> NDArray[np.float32]:
-    """Return each score as a distribution over the whole scores 1 to 5: (n,) → (n, 5).
+    """Return each score as a distribution over the integer scores 1 to 5: (n,) → (n, 5).
 
-    A score's mass is split between the two nearest whole scores, so that the mean of the
-    distribution is the score; e.g. 3.4 has 0.6 at 3 and 0.4 at 4. There is no class for 0: a score
-    of 0 has no mass, and 0.4 has 0.4 at 1. Source: Tai, Socher and Manning 2015, section 4.2.
+    A score's mass is split between the two nearest integers, so that the mean of the distribution
+    is the score; e.g. 3.4 has 0.6 at 3 and 0.4 at 4. There is no class for 0: a score of 0 has no
+    mass, and 0.4 has 0.4 at 1. Source: Tai, Socher and Manning 2015, section 4.2.
     """
-    targets = np.zeros((len(scores), WHOLE_SCORES), dtype=np.float32)
+    targets = np.zeros((len(scores), INTEGER_SCORES), dtype=np.float32)
     below = np.floor(scores)
-    for whole_score in range(1, WHOLE_SCORES + 1):
-        column = targets[:, whole_score - 1]
-        column += np.where(below == whole_score, below - scores + 1, 0)
-        column += np.where(below + 1 == whole_score, scores - below, 0)
+    for integer in range(1, INTEGER_SCORES + 1):
+        column = targets[:, integer - 1]
+        column += np.where(below == integer, below - scores + 1, 0)
+        column += np.where(below + 1 == integer, scores - below, 0)
     return targets
 
 
@@ -232,10 +238,10 @@ def fit_head(
     the dev rows, -1 to 1.
     Raises RunError when the correlation of the dev rows is undefined or never above -1.
     """
-    # Start one linear layer with softmax over the whole scores, without weight decay
+    # Start one linear layer with softmax over the integer scores, without weight decay
     X = torch.from_numpy(train_rows.X)
     compute_error = make_squared_error(torch.from_numpy(make_soft_targets(train_rows.y)))
-    state = State.start(X.shape[1], WHOLE_SCORES, np.zeros((1, 1)), seed)
+    state = State.start(X.shape[1], INTEGER_SCORES, np.zeros((1, 1)), seed)
     shuffles = np.random.RandomState(seed)
     updates = torch.zeros(())
 
@@ -268,16 +274,16 @@ def fit_head(
 def make_squared_error(targets: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
     """Return the function that computes the derivative of the squared error by the logits.
 
-    The error of a row is the mean over the whole scores of (softmax - target)², with ``targets``
-    (n, 5).
+    The error of a row is the mean over the integer scores of (softmax - target)², with ``targets``
+    (n, 5). Probabilities and derivative are (f, r, 5, rows).
     """
 
     def compute_error(p: Tensor, at: Tensor) -> Tensor:
         # Bring the targets to the axes of p: (f, 1, 5, rows)
-        chosen = targets.index_select(0, at).view(len(p), 1, -1, WHOLE_SCORES)
+        chosen = targets.index_select(0, at).view(len(p), 1, -1, INTEGER_SCORES)
         gold = chosen.transpose(2, 3)
         # The derivative by the probabilities, then the chain rule of softmax
-        outer = (p - gold) * (2 / WHOLE_SCORES)
+        outer = (p - gold) * (2 / INTEGER_SCORES)
         return p * (outer - (p * outer).sum(dim=2, keepdim=True))
 
     return compute_error
@@ -292,4 +298,4 @@ def _predict_means(X: Features, weights: Tensor) -> Vector:
     intercepts = weights[:, d]
     logits = torch.addmm(intercepts, torch.from_numpy(X), weights[:, :d].T)
     probabilities = torch.softmax(logits, dim=1).numpy()
-    return np.dot(probabilities, np.arange(1, WHOLE_SCORES + 1))
+    return np.dot(probabilities, np.arange(1, INTEGER_SCORES + 1))

@@ -35,7 +35,8 @@ logger = logging.getLogger(__name__)
 
 COLUMNS_EXAMPLE = "e.g. sentence1, sentence2, score (docs/protocols.md)"
 LEAST_COUNT = 10  # pairs or queries: with fewer, an interval is too wide to be useful
-LEAST_OTHER_SCORES = 3  # pairs beside the most frequent score: with fewer, many resamples have none
+# Pairs with another score than the most frequent one: with fewer, many resamples are constant
+LEAST_OTHER_SCORES = 3
 SHOWN_CHARACTERS = 60  # of an id or a line that an error shows
 OWN_GROUP = "own"  # the tasks' group
 SPLIT = "test"  # the scored pairs or queries
@@ -107,10 +108,10 @@ class OwnData:
 
     @property
     def text_count(self) -> int:
-        """Number of texts that are encoded: both texts of each pair, queries and documents."""
+        """Number of texts to encode, repeats included: texts of pairs, queries and documents."""
         count = 0
         for splits in self.rows.values():
-            # The texts beside the queries are the documents, beside a pair's text the other one
+            # A search has documents beside its queries; pairs have as many second texts as first
             second_texts = splits.get(CORPUS, splits[SPLIT])
             count += len(splits[SPLIT]) + len(second_texts)
         return count
@@ -119,9 +120,10 @@ class OwnData:
 def read_own(files: OwnFiles, reading: FileOptions | None = None) -> OwnData:
     """Read a user's own files; the log reports the rows that were read and skipped.
 
-    ``reading``: the columns of the pairs, and the files' encoding. Raises InputError for options
-    that do not belong together, for missing files, for files without the columns, ids or scores
-    that they need, and for fewer than ``LEAST_COUNT`` pairs or queries.
+    ``reading``: the columns of the pairs, and the files' encoding; None: both are recognised.
+    Without files the result has no tasks. Raises InputError for options that do not belong
+    together, for missing or unreadable files, for files without the columns, ids or scores that
+    they need, and for fewer than ``LEAST_COUNT`` pairs or queries.
     """
     reading = reading or FileOptions()
 
@@ -136,7 +138,7 @@ def read_own(files: OwnFiles, reading: FileOptions | None = None) -> OwnData:
     if reading.columns is not None and files.pairs is None:
         raise InputError("--columns", "names the columns of --pairs", hint="give --pairs FILE, too")
     if reading.encoding is not None and files.pairs is None and queries is None:
-        hint = "give --pairs FILE, too"
+        hint = "give --pairs FILE or --queries FILE, too"
         raise InputError("--encoding", "is the encoding of your own files", hint=hint)
 
     # Read the files, and make their tasks
@@ -164,10 +166,11 @@ class _Table:
 
     @classmethod
     def read(cls, path: Path, encoding: str | None) -> "_Table":
-        """Read a file into memory; ``encoding`` None detects the encoding.
+        """Read a file into memory.
 
         The columns are those of the header and the keys of all rows, as rows of JSON lines may
-        differ. Raises InputError for a missing or unreadable file.
+        differ. ``encoding``: the file's encoding; None: it is recognised. Raises InputError for a
+        missing or unreadable file.
         """
         if not path.is_file():
             raise InputError(path, "no such file")
@@ -186,8 +189,8 @@ class _Table:
     def get_column(self, plain_name: str) -> str:
         """Return the column with a plain name, one of ``get_plain_names``.
 
-        Of several columns with the plain name "id", BEIR's ``_id`` is returned. Raises InputError
-        for several columns with another plain name, or without ``_id``.
+        BEIR's column ``_id`` precedes other columns with the plain name "id". Raises InputError
+        when several columns have the plain name, and none of them is ``_id``.
         """
         columns = [column for column in self.columns if _make_plain(column) == plain_name]
         if len(columns) > 1 and "_id" not in columns:
@@ -197,9 +200,9 @@ class _Table:
         return "_id" if "_id" in columns else columns[0]
 
     def find_column(self, names: Sequence[str]) -> str:
-        """Return the column with the first of the plain names that the file has.
+        """Return the column of the first plain name in ``names`` that the file has.
 
-        Raises InputError when the file has none of them.
+        Raises InputError when the file has none of the names, and the error of ``get_column``.
         """
         plain_names = self.get_plain_names()
         for name in names:
@@ -215,10 +218,10 @@ class _Table:
 
 
 def _get_text(row: Mapping[str, Any], column: str, place: str) -> str:
-    """Return a cell as text; ``place`` is FILE:LINE, for errors.
+    """Return a cell as text, "" for a missing cell; ``place`` is FILE:LINE, for errors.
 
-    Raises InputError when the cell holds something else than text, a number or a date, and when it
-    holds half a surrogate pair.
+    Raises InputError for a cell that ``as_text`` refuses (e.g. a list or NaN), and for one with
+    half a surrogate pair.
     """
     text = as_text(row.get(column), place, column)
     try:
@@ -246,11 +249,12 @@ class _PairColumns:
 def _find_pair_columns(table: _Table, names: str | None) -> _PairColumns:
     """Find the columns of the two texts and the score.
 
-    ``names``: the option ``--columns``, three names with commas; None: the columns are found by
-    their plain names. Raises InputError when a column is missing, when two columns have one plain
-    name, and when ``names`` are not three.
+    ``names``: the option ``--columns``, three names with commas; they never make a search. None:
+    the columns are found by their plain names; the first known pair of text columns counts.
+    Raises InputError when ``names`` are not three distinct columns of the file, when a column is
+    missing, and when two columns have the plain name of a chosen one.
     """
-    # Make an example of three columns, of which the file may have fewer
+    # Make an example for errors from the first columns of the file, which may have fewer than three
     example_columns = list(table.columns[:3])
     example_columns += ("TEXT", "TEXT", "SCORE")[len(example_columns) :]
     example = f"--columns {join_lines(','.join(example_columns))}"
@@ -282,10 +286,11 @@ def _find_pair_columns(table: _Table, names: str | None) -> _PairColumns:
 
 
 def _read_pairs(path: Path, reading: FileOptions) -> tuple[Task, Rows]:
-    """Read scored pairs, and make their task; the log reports merged and skipped rows.
+    """Read scored pairs, and return their task and the distinct pairs, in the order of the file.
 
-    Raises InputError for an unreadable file, missing columns, a cell that is not a text or a score,
-    fewer than ``LEAST_COUNT`` distinct pairs, and scores or texts that allow no correlation.
+    The log reports merged and skipped rows. Raises InputError for a missing or unreadable file,
+    missing columns, a cell that is not a text or a number, fewer than ``LEAST_COUNT`` distinct
+    pairs, and scores or texts that allow no useful correlation.
     """
     table = _Table.read(path, reading.encoding)
     columns = _find_pair_columns(table, reading.columns)
@@ -327,7 +332,10 @@ def _read_pairs(path: Path, reading: FileOptions) -> tuple[Task, Rows]:
 
 
 def _require_varied(path: Path, pairs: Sequence[tuple[str, str, float]]) -> None:
-    """Raise InputError for pairs whose correlation is undefined, or rests on one or two pairs."""
+    """Raise InputError when the pairs (text, other text, score) allow no useful correlation.
+
+    This is so when all scores, or all but one or two, are equal, or each pair has two equal texts.
+    """
     scores = Counter(score for _, _, score in pairs)
     frequent, count = scores.most_common(1)[0]
     other_count = len(pairs) - count
@@ -345,8 +353,8 @@ def _require_varied(path: Path, pairs: Sequence[tuple[str, str, float]]) -> None
 def _warn_of_sentinel_score(path: Path, scores: Sequence[float]) -> None:
     """Warn of a lowest or highest score that looks like a sentinel for "no judgement".
 
-    Such are -1 below classes from 0 to 2 or more (SNLI), and a score far outside of all others
-    (99, -999).
+    The warning is for -1 below whole scores from 0 to 2 or more, as in SNLI, and for a score far
+    outside the range of all others, e.g. 99 or -999.
 
     Args:
         path: the file, which the warning names.
@@ -360,7 +368,8 @@ def _warn_of_sentinel_score(path: Path, scores: Sequence[float]) -> None:
         distance = max(lowest - candidate, candidate - highest)
         has_classes = lowest == 0 and highest >= 2 and all(map(float.is_integer, other_scores))
         is_below_classes = candidate == -1 and has_classes
-        # Far outside is more than twice the range of the others; two others have no typical range
+        # Far outside: at a distance of more than twice the range of the other distinct scores, of
+        # which there are three or more, because two have no typical range
         is_far_outside = len(other_scores) >= 3 and distance > 2 * (highest - lowest)
         if is_below_classes or is_far_outside:
             logger.warning(
@@ -401,10 +410,10 @@ def _merge_repeated_pairs(
 
 
 def normalize_text(text: str) -> str:
-    """Return a text in a form that spellings of one text share.
+    """Return a text in a form in which different spellings of one text are equal.
 
-    Letters are composed (NFC) and case-folded, white space is a single space, and control and
-    format characters (Unicode's categories Cc and Cf, e.g. a zero-width space) are removed.
+    Letters are composed (NFC) and case-folded. Runs of white space become one space, and none at
+    the ends. Control and format characters (Unicode's Cc and Cf, e.g. a zero-width space) go.
     """
     visible = "".join(
         letter
@@ -415,7 +424,10 @@ def normalize_text(text: str) -> str:
 
 
 def _make_pairs_task(name: str, is_search: bool) -> Task:
-    """Make ``FILE/cosine``, the task that scores the pairs of the file ``name`` by cosine."""
+    """Make ``FILE/cosine``, the task that scores the pairs of the file ``name`` by cosine.
+
+    ``is_search``: whether the texts of a pair are a query and a passage, which get prompts.
+    """
     prompts = ""
     if is_search:
         prompts = (
@@ -458,9 +470,10 @@ def _read_search(
     """Read the judged queries, the corpus and the judgements, in BEIR's layout or TREC's.
 
     Returns ``SPLIT`` → rows (query id, text, number of relevant documents), ``CORPUS`` → rows
-    (document id, text, 0) and ``QRELS`` → rows (query id, document id, grade). The log reports
-    skipped queries. Raises InputError for an unreadable file, for judgements of unknown ids, when
-    no judgement is relevant, and for fewer than ``LEAST_COUNT`` queries.
+    (document id, text, 0) and ``QRELS`` → rows (query id, document id, grade), each in the order
+    of its file. The log reports skipped queries. Raises InputError when no judgement is relevant,
+    and for fewer than ``LEAST_COUNT`` judged queries; also the errors of ``_read_texts`` and
+    ``_read_judgements``.
     """
     # Read the three files
     queries = _read_texts(queries_path, "query", encoding)
@@ -507,7 +520,7 @@ def _read_search(
 
 
 class _Judgement(NamedTuple):
-    """A judgement: its place in the file, the ids of query and document, and the grade."""
+    """A judgement: FILE:LINE, the ids of query and document, and the grade; None: an empty cell."""
 
     place: str
     query: str
@@ -520,8 +533,9 @@ def _read_judgements(
 ) -> dict[tuple[str, str], float]:
     """Read (query id, document id) → grade; a negative grade becomes 0, not relevant.
 
-    known_texts: (file name, id → text) of the queries and of the documents. Raises InputError for
-    an unknown id, a repeated judgement, a missing grade, and a grade that is not a whole number.
+    known_texts: (file name, id → text) of the queries, then of the documents. Raises InputError
+    for an unknown id, a repeated judgement, a missing grade, and a grade that is not a whole
+    number; also the errors of ``_iter_judgements``.
     """
     grades: dict[tuple[str, str], float] = {}
     # (file name, unknown id) → place of its first judgement
@@ -550,8 +564,9 @@ def _iter_judgements(path: Path, encoding: str | None) -> Iterator[_Judgement]:
     """Yield the judgements of a file: TREC's four columns, or a table with a header.
 
     TREC's lines are query, iteration, document and grade, without a header. The first line that is
-    not blank decides the format. Raises InputError for a missing or unreadable file, for another
-    line in a file of TREC, and for a table without a header or without the three columns.
+    not blank decides the format. Raises InputError for a missing or unreadable file, for a line of
+    another form in TREC's format, for a table without a header or without the three columns, and
+    for a cell that is not an id or a number.
     """
     # Read the first line that is not blank
     if not path.is_file():
@@ -574,7 +589,7 @@ def _iter_judgements(path: Path, encoding: str | None) -> Iterator[_Judgement]:
             yield _Judgement(place, cells[0], cells[2], float(cells[3]))
         return
 
-    # Read a table; a column that is named by a number is a cell of the first row
+    # Read a table; a column name that is a number shows that the first row is not a header
     table = _Table.read(path, encoding)
     if any(re.fullmatch(r"-?\d+", column) for column in table.columns):
         problem = f"has no header: its first row is {join_names(table.columns)}"
@@ -594,15 +609,15 @@ def _quote_id(name: str) -> str:
 
 
 def _is_trec_line(line: str) -> bool:
-    """Whether a line is query, iteration, document and whole grade, separated by spaces or tabs."""
+    """Return whether a line is query, iteration, document and whole grade, split at white space."""
     return re.fullmatch(r"\S+\s+\S+\s+\S+\s+-?\d+", line.strip()) is not None
 
 
 def _read_texts(path: Path, kind: Side, encoding: str | None) -> dict[str, str]:
     """Read id → text of queries or documents; as in BEIR, a document's title precedes its text.
 
-    A text may be blank. Raises InputError for an unreadable file, a missing column, a text without
-    an id, and an id that occurs twice.
+    A text may be blank. Raises InputError for a missing or unreadable file, a missing column, a
+    cell that is not text, a text without an id, and an id that occurs twice.
     """
     table = _Table.read(path, encoding)
     columns = [table.find_column(ID_COLUMNS[kind]), table.find_column(TEXT_COLUMNS[kind])]
@@ -624,13 +639,19 @@ def _read_texts(path: Path, kind: Side, encoding: str | None) -> dict[str, str]:
 
 
 def _require_enough(path: Path, count: int, unit: str, skipped: Counter[str]) -> None:
-    """Raise InputError for fewer than ``LEAST_COUNT`` units; ``skipped``: reason → rows."""
+    """Raise InputError when ``count`` is below ``LEAST_COUNT``.
+
+    ``unit``: the counted things, for the error. ``skipped``: reason → number of skipped rows.
+    """
     if count < LEAST_COUNT:
         problem = f"has too few {unit} ({count}){_describe_skipped(skipped)}"
         raise InputError(path, problem, allowed=f"{LEAST_COUNT} or more")
 
 
 def _describe_skipped(skipped: Counter[str]) -> str:
-    """Return "; passed over: COUNT REASON, ..." as the end of a sentence, or "" without any."""
+    """Return "; passed over: COUNT REASON, ..." as the end of a sentence, or "" without any.
+
+    ``skipped``: reason → number of skipped rows.
+    """
     reasons = [f"{count:,} {reason}" for reason, count in skipped.items() if count]
     return f"; passed over: {', '.join(reasons)}" if reasons else ""

@@ -64,7 +64,10 @@ BOTH = ("validation", "test")
 
 
 def _declare_years(layout: Layout, suffix: str = "") -> list[DataSet]:
-    """Declare the datasets of STS12 to STS16 in one layout; their names end in ``suffix``."""
+    """Declare the datasets of STS12 to STS16 in one layout; their names end in ``suffix``.
+
+    The files of each are the input and the gold file of its first subset, then of the next.
+    """
     datasets = []
     layout_files = LAYOUTS[layout]
     for dataset, subsets in SUBSETS.items():
@@ -149,10 +152,10 @@ SICK = "SICK relatedness (SemEval 2014 task 1)"
 
 
 def _declare_year(suffix: str, name: str, aggregation: Aggregation) -> Task:
-    """Declare the task ``NAMESUFFIX/AGGREGATION`` of a year of STS.
+    """Declare the task of a year of STS under one aggregation, e.g. ``sts12-original/mean``.
 
     ``suffix``: "" for SentEval's text form, "-original" for the organisers'. ``name``: a key of
-    ``YEARS``.
+    ``YEARS``, e.g. ``sts12``.
     """
     form = ORIGINAL if suffix else TOKENISED
     return Task(
@@ -170,7 +173,10 @@ def _declare_year(suffix: str, name: str, aggregation: Aggregation) -> Task:
 def _declare_cosine(
     dataset: str, group: str, protocol: str, splits: tuple[str, ...] = ("test",)
 ) -> Task:
-    """Declare the task ``DATASET/cosine``: Spearman's correlation of cosines and human scores."""
+    """Declare the task ``DATASET/cosine``: Spearman's correlation of cosines and human scores.
+
+    ``protocol``: the measurement in words. ``splits``: the splits that can be scored.
+    """
     return Task(f"{dataset}/cosine", dataset, group, "sts", protocol, "spearman", splits=splits)
 
 
@@ -185,8 +191,8 @@ def _declare_regression(name: str, title: str) -> Task:
         group="transfer",
         family="relatedness",
         protocol=f"SentEval {title}, SentEval's text form: Spearman correlation x 100 between the "
-        "mean human score and that of SentEval's trained head (softmax over the whole scores on "
-        "|u-v| and u*v, stopped on validation)",
+        "mean human score and the score that SentEval's trained head predicts (softmax over the "
+        "integer scores 1 to 5, from |u-v| and u*v; early stopping on validation)",
         metric="spearman",
         fitted_on=("train", "validation"),
         design=HELD_OUT,
@@ -238,8 +244,9 @@ class Classification:
 
     ``words``: the dataset in words, for protocols. ``parts``: split → files. They decide the
     probe's design: a split ``all`` is cut into folds, and train and test without validation are
-    cross-validated. ``has_shared_sentences``: whether another dataset has the same sentences, so
-    that a decontamination skips this dataset.
+    cross-validated. ``has_pairs``: whether a row has two sentences. ``as_snli``, ``with_f1``: as in
+    ``Task``. ``has_shared_sentences``: whether another dataset has the same sentences, so that a
+    decontamination skips this dataset.
     """
 
     name: str
@@ -268,12 +275,16 @@ class Classification:
         return CROSS_VALIDATED
 
     def make_validation_task(self, mode: Mode) -> Task:
-        """Make ``NAME/MODE-validation``: the score that chooses the regularisation."""
+        """Make ``NAME/MODE-validation``, whose score reads no test row.
+
+        The score is the accuracy by which ``make_task`` chooses the regularisation. For SNLI, where
+        nothing is chosen, it is the accuracy on validation.
+        """
         task = self.make_task(mode)
         design = self.design.validation
-        assert design is not None, "a design with a choice of the regularisation has one"
+        assert design is not None, "the design of a test score has a validation design"
         fitted_on = [split for split in design.rows if split != design.scored]
-        # `make_task` ends the protocol with the words of the test's design
+        # The protocol of ``make_task`` ends with the words of its design, after the last "; "
         protocol_without_design = task.protocol.rpartition("; ")[0]
         return replace(
             task,
@@ -287,7 +298,10 @@ class Classification:
         )
 
     def make_task(self, mode: Mode) -> Task:
-        """Make ``NAME/MODE``, the task of the probe's accuracy with one optimiser."""
+        """Make ``NAME/MODE``: the probe's accuracy on test rows, or over folds of all rows.
+
+        ``mode``: the optimiser of the probe.
+        """
         chosen_by = self.design.words
         features = "|u-v| and u*v" if self.has_pairs else "the embedding"
         if self.as_snli:
@@ -319,21 +333,22 @@ def _declare_transfer(
     reader: Reader,
     **options: Any,
 ) -> Classification:
-    """Declare a classification whose splits are files of ``downstream/FOLDER`` (split → names).
+    """Declare a classification; each split has its own files, read by ``reader``.
 
-    ``options``: other fields of ``Classification``.
+    ``files``: split → file names in ``downstream/FOLDER``. ``options``: other fields of
+    ``Classification``.
     """
     parts = make_parts(f"downstream/{folder}", files, reader)
     return Classification(name, words, parts, **options)
 
 
 def _declare_two_classes(name: str, words: str, folder: str, *files: str) -> Classification:
-    """Declare a classification without splits; its two ``files`` have class 1, then class 0."""
+    """Declare a classification with the one split ``all``; ``files``: of class 1, of class 0."""
     return _declare_transfer(name, words, folder, {"all": files}, rows.read_two_classes)
 
 
 def _declare_probing(name: str, words: str, file: str) -> Classification:
-    """Declare a probing task, all of whose splits are in ``probing/FILE.txt``."""
+    """Declare a probing task; the file ``probing/FILE.txt`` has all its splits."""
     parts = {
         split: Part((f"probing/{file}.txt",), partial(rows.read_probing, split=split))
         for split in rows.PART_CODES
@@ -443,7 +458,10 @@ DATASETS: dict[str, DataSet] = {
 
 
 def _group_tasks() -> dict[str, tuple[Task, ...]]:
-    """Map each group to its tasks; the group ``papers`` has the tasks of the papers' tables."""
+    """Map each group to its tasks, in declared order.
+
+    The group ``papers`` has the tasks of the papers' tables.
+    """
     groups: dict[str, list[Task]] = {}
     for task in _DECLARED:
         groups.setdefault(task.group, []).append(task)
@@ -508,7 +526,7 @@ def find_task(name: str) -> Task:
     allowed = choices
     if not choices:
         choices = [*GROUPS, *TASKS]
-        allowed = [*GROUPS, "or a task of these", f"{MTEB}NAME"]
+        allowed = [*GROUPS, "a task of these groups", f"{MTEB}NAME"]
     hint = suggest_choice(name, choices)
     raise InputError("task", f"unknown name {name!r}", allowed=", ".join(allowed), hint=hint)
 
@@ -535,7 +553,10 @@ def _name_tasks(datasets: Iterable[str], protocol: str) -> tuple[str, ...]:
 
 
 def _define_validation(name: str, words: str, datasets: Iterable[str]) -> list[Definition]:
-    """Define ``NAME-MODE`` for each probe mode: the mean over the datasets' validation tasks."""
+    """Define ``NAME-MODE`` for each probe mode: the mean over the datasets' validation tasks.
+
+    ``words``: the average in words.
+    """
     definitions = []
     for mode in MODES:
         tasks = _name_tasks(datasets, f"{mode}{VALIDATION}")
@@ -557,7 +578,12 @@ DEFINITIONS = (
         "SNLI left out: for choices between encoders, without test rows",
         ("mr", "cr", "subj", "mpqa", "sst2", "sst5", "trec", "sick-e", "mrpc"),
     ),
-    *_define_validation("validation-probing", "the same of SentEval's ten probing tasks", _PROBING),
+    *_define_validation(
+        "validation-probing",
+        "mean accuracy on what SentEval's ten probing tasks choose their regularisation by: for "
+        "choices between encoders, without test rows",
+        _PROBING,
+    ),
     Definition(
         "auto-nli-sts",
         "mean Spearman correlation over STS12-16 (all), STS-B and SICK-R by cosine, in SentEval's "
@@ -593,7 +619,10 @@ def is_averaged(task: str, split: str) -> bool:
 
 
 def compute_averages(scores: Iterable[TaskScore]) -> tuple[Average, ...]:
-    """Compute every declared average whose tasks all have a score that ``is_averaged`` allows."""
+    """Compute the declared averages, in the order of ``DEFINITIONS``.
+
+    An average is left out unless each of its tasks has a score that ``is_averaged`` allows.
+    """
     by_task = {score.task: score for score in scores if is_averaged(score.task, score.split)}
     averages = [definition.compute(by_task) for definition in DEFINITIONS]
     return tuple(average for average in averages if average is not None)

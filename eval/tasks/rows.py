@@ -87,8 +87,9 @@ class Rows:
     """The rows of a split, in the dataset's own text form.
 
     ``columns``: one column of texts, or the two columns of pairs, n texts each. ``target`` (n,):
-    human scores, or the numbers of classes in ``classes``. ``subsets``: consecutive parts by their
-    corpus. ``sha256``: the hash of the rows (``hash_rows``), whatever their file's format.
+    human scores, or indices of classes in ``classes``. ``subsets``: consecutive parts by their
+    corpus; empty: the rows have no subsets. ``sha256``: the hash of the rows (``hash_rows``),
+    whatever their file's format.
     """
 
     columns: tuple[tuple[str, ...], ...]
@@ -103,8 +104,8 @@ class Rows:
     ) -> "Rows":
         """Make rows of tuples (text, target) or (sentence1, sentence2, target), with their hash.
 
-        ``target`` is the number of a class of ``classes``, or without classes a score. No tuples
-        make rows without columns.
+        ``target`` is the index of a class in ``classes``, or without classes a score. Without
+        tuples the rows have no columns.
         """
         # The last column is the target; without rows it is the only column, and empty
         *columns, target = zip(*rows, strict=True) if rows else ((),)
@@ -132,16 +133,16 @@ class Rows:
         return sum(self.columns, ())
 
     def iter_canonical(self) -> Iterable[Row]:
-        """Iterate over the rows as they are hashed: texts, then the score or the class name."""
+        """Iterate over the rows as they are hashed: texts, then the score or the class's name."""
         target: list[Any] = self.target.tolist()
         if self.classes:
             target = [self.classes[label] for label in target]
         return zip(*self.columns, target, strict=True)
 
     def select(self, chosen: Indices) -> "Rows":
-        """Return the rows ``chosen``, sorted row numbers; ``sha256`` stays that of all rows.
+        """Return some of the rows, with the ``sha256`` of all rows.
 
-        A subset without a chosen row is left out.
+        ``chosen``: sorted row indices, (m,). A subset without a chosen row is left out.
         """
         # A subset keeps the chosen rows between its bounds
         subsets = []
@@ -161,15 +162,16 @@ class Rows:
 
 
 def draw_rows(rows: Rows, limit: int | None, seed: int) -> Rows:
-    """Draw ``limit`` rows with ``seed``, in the order of the data; all rows for a limit of None.
+    """Draw ``limit`` rows with ``seed``, in the order of the data.
 
-    Every subset, or else every class, keeps its share. The first rows would be a biased sample:
-    STSb begins with captions, and labelled rows are often sorted by class.
+    All rows are returned for a ``limit`` of None or of at least their number. Every subset, or
+    without subsets every class, keeps its share up to rounding. The first rows would be a biased
+    sample: STSb begins with captions, and labelled rows are often sorted by class.
     """
     if limit is None or limit >= len(rows):
         return rows
 
-    # The stratum of a row is its class or subset
+    # The stratum of a row is its subset, else its class
     strata = rows.target.copy() if rows.classes else np.zeros(len(rows), dtype=np.intp)
     for number, (_, start, stop) in enumerate(rows.subsets):
         strata[start:stop] = number
@@ -182,7 +184,7 @@ def draw_indices(strata: NDArray[np.integer], limit: int, seed: int) -> Indices:
     Each stratum keeps its share, up to rounding, and every row is equally likely.
 
     Args:
-        strata: the number of each row's stratum, (n,).
+        strata: the index of each row's stratum, (n,).
         limit: the number of rows to draw, at most n.
         seed: seed of the draw.
     """
@@ -205,8 +207,8 @@ RESTORE_HINT = (
 class RowsPin(BaseModel, frozen=True, extra="forbid"):
     """The pin of a split's published rows.
 
-    ``rows``: their number. ``more``: the number of further rows that are accepted. ``sha256``: of
-    the rows. ``subsets``: name → rows of every subset, in order.
+    ``rows``: their number. ``more``: how many further rows are accepted. ``sha256``: the hash of
+    the rows; None: not checked. ``subsets``: name → number of rows; empty: not checked.
     """
 
     rows: int
@@ -227,9 +229,9 @@ def load_pins() -> dict[str, dict[str, RowsPin]]:
 
 
 def check_rows(place: str, rows: Rows, pin: RowsPin | None) -> None:
-    """Require the rows of ``pin``: their number, hash and subsets. None accepts all rows.
+    """Require the number, hash and subsets of rows that ``pin`` states; None: accept any rows.
 
-    Raises InputError, naming ``place``, for other rows.
+    Raises InputError, naming ``place``, when one of them differs.
     """
     if pin is None:
         return
@@ -247,7 +249,7 @@ def check_rows(place: str, rows: Rows, pin: RowsPin | None) -> None:
 
 
 def hash_rows(rows: Rows) -> str:
-    """Return the SHA-256 of a split's rows, written as one JSON array a line in UTF-8."""
+    """Return the SHA-256, as hex, of a split's rows: one JSON array a line, in UTF-8."""
     digest = hashlib.sha256()
     for row in rows.iter_canonical():
         line = json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n"
@@ -275,7 +277,7 @@ def parse_score(place: str, text: str, low: float, high: float) -> float:
 
 
 def parse_class(place: str, label: str, classes: Sequence[str]) -> int:
-    """Return the number of the class ``label``, its position in ``classes``.
+    """Return the index of the class ``label`` in ``classes``.
 
     Raises InputError, naming ``place``, for an unknown class.
     """
@@ -302,7 +304,10 @@ TextForm = Callable[[str], str]
 
 
 def read_two_classes(files: Sequence[DataFile]) -> Rows:
-    """Read MR, CR, SUBJ or MPQA: one text a line, Latin-1; the first file has class 1."""
+    """Read MR, CR, SUBJ or MPQA from two files: the texts of class 1, then those of class 0.
+
+    The files have one text a line, in Latin-1.
+    """
     rows: list[Row] = []
     for label, file in zip((1, 0), files, strict=True):
         rows += [(join_tokens(line), label) for line in file.split_lines("latin-1")]
@@ -319,18 +324,19 @@ def read_table(
     header: bool = False,
     form: TextForm = join_tokens,
 ) -> Rows:
-    """Read tab-separated files, one after the other.
+    """Read tab-separated UTF-8 files, one after the other.
 
-    Raises InputError naming the line with too few columns, an unknown class or a wrong score.
+    Raises InputError, naming the line, for too few columns, an unknown class, or a score that is
+    not a number within ``span``; also for a file in another encoding.
 
     Args:
         files: contents of the files.
         columns: the least number of columns of a line.
         texts: positions of the columns of texts, from 0.
         target: position of the column of the class or, without ``classes``, of the score.
-        classes: names of the classes, in the order of their numbers.
-        span: lowest and highest score.
-        header: whether the first line names the columns.
+        classes: names of the classes; a row's target is the index of its class. Empty: scores.
+        span: lowest and highest allowed score.
+        header: whether the first line of each file names the columns.
         form: function that converts a text to the dataset's text form.
     """
     rows: list[Row] = []
@@ -349,10 +355,10 @@ def read_table(
 def read_label_first(
     files: Sequence[DataFile], classes: Sequence[str], encoding: str = "utf-8"
 ) -> Rows:
-    """Read SST5 or TREC: one line is the class, a space and the text.
+    """Read SST5 or TREC from one file: a line is the class, a space and the text.
 
     TREC's classes have a subclass after a colon, which is left out. Raises InputError for an
-    unknown class.
+    unknown class, and for a file in another ``encoding``.
     """
     rows: list[Row] = []
     for place, cells in files[0].iter_cells(1, encoding):
@@ -363,10 +369,10 @@ def read_label_first(
 
 
 def read_snli(files: Sequence[DataFile]) -> Rows:
-    """Read SNLI: classes, premises and hypotheses in three files with one row a line.
+    """Read SNLI from three files with one row a line: classes, premises and hypotheses.
 
     The texts are read as Latin-1, as SentEval does. Raises InputError when the files have different
-    numbers of lines, and for an unknown class.
+    numbers of lines, for an unknown class, and for a file of classes that is not UTF-8.
     """
     class_file, *text_files = files
     lines = [class_file.split_lines()]
@@ -383,9 +389,9 @@ def read_probing(files: Sequence[DataFile], split: str) -> Rows:
     """Read a split of a probing task from the one file of all splits.
 
     A line has tab-separated cells: the split's code (``PART_CODES``) first, then the class, and the
-    text last. Classes are numbered in the order of the train split's classes, sorted as text
-    (``10`` before ``5``). Raises InputError for a line with another code, or with a class that the
-    train split lacks.
+    text last. A class's index is its position among the train split's classes, sorted as text
+    (``10`` before ``5``). Raises InputError for fewer than three cells, for another code, and for a
+    class that the train split lacks.
     """
     # Collect the lines of the split, and the classes of the train split
     train_labels = set()
@@ -407,9 +413,9 @@ def read_probing(files: Sequence[DataFile], split: str) -> Rows:
 
 
 def require_equal_line_counts(files: Sequence[DataFile], lines: Sequence[Sequence[Any]]) -> None:
-    """Raise InputError when files with one row a line have different numbers of ``lines``.
+    """Raise InputError when one of ``files`` has another number of lines than the first.
 
-    ``lines``: the lines of each file.
+    ``lines``: the lines of each file, in the order of ``files``.
     """
     for file, file_lines in zip(files, lines, strict=True):
         if len(file_lines) != len(lines[0]):
@@ -431,8 +437,8 @@ def read_sts_year(files: Sequence[DataFile], subsets: Sequence[str], form: TextF
         subsets: the names of the subsets, in the toolkit's order.
         form: function that converts a text to the dataset's text form.
 
-    Raises InputError when a subset's files differ in length, a line of texts has fewer than two
-    columns, or a score is not within 0 … 5.
+    Raises InputError when a subset's files differ in their number of lines, a line of texts has
+    fewer than two columns, or a score is not a number from 0 to 5.
     """
     input_files = files[::2]
     gold_files = files[1::2]

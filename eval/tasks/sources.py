@@ -26,16 +26,19 @@ ARCHIVE_NAME = "senteval.tar"
 
 
 def list_layout_names(name: str) -> tuple[str, ...]:
-    """List the paths at which a file may be: ``name``, and ``name`` without ``downstream/``.
+    """List the paths at which the layout's file ``name`` may be, relative to the layout's root.
 
-    SimCSE's archive has the second path.
+    They are ``name``, and ``name`` without ``downstream/``, as in SimCSE's archive.
     """
     return tuple(dict.fromkeys((name, name.removeprefix("downstream/"))))
 
 
 def read_shipped(name: str) -> DataFile:
-    """Read a file that ships with the project. Raises InputError when it is missing."""
-    path = SHIPPED_FOLDER / Path(name).name  # without the layout's folders: ours is flat
+    """Read a file that ships with the project; only the last part of the path ``name`` counts.
+
+    Raises InputError when it is missing.
+    """
+    path = SHIPPED_FOLDER / Path(name).name  # the shipped folder has no subfolders
     if not path.is_file():
         raise InputError(
             path, "no such data file", hint="it comes with the project: install that again"
@@ -64,18 +67,22 @@ def read_from_directory(root: Path, option: str, name: str) -> DataFile:
 
 
 def list_layout_paths(root: Path, name: str) -> list[Path]:
-    """List the paths at which the file ``name`` of ``read_from_directory`` may be."""
-    # The folder ``downstream`` stands for its parent, which has ``probing``, too
+    """List the paths below a directory at which the layout's file ``name`` may be.
+
+    ``root``: the directory, as in ``read_from_directory``.
+    """
+    # A root that is ``downstream`` itself: names start at its parent, which has ``probing``, too
     is_downstream = root.resolve().name == "downstream" and not (root / "downstream").is_dir()
-    folder = root.parent if is_downstream else root
+    folder = root.resolve().parent if is_downstream else root
     return [folder / candidate for candidate in list_layout_names(name)]
 
 
 def read_from_archive(path: Path, place: str, name: str) -> DataFile:
     """Read the member of an uncompressed tar whose path ends like ``name``; nothing is unpacked.
 
-    Raises InputError when the archive is damaged, when no member or several members match, and when
-    the member is a link or folder. ``place``: the archive's name in errors.
+    ``name`` may lack ``downstream/`` (``list_layout_names``). ``place``: the archive's name in
+    errors. Raises InputError when the archive is damaged or compressed, when no member or several
+    members match, and when the member is a link or folder.
     """
     hint = "use a whole archive with one layout of plain files"
     try:
@@ -100,7 +107,7 @@ def read_from_archive(path: Path, place: str, name: str) -> DataFile:
 
 
 def _ends_like(path: str, name: str) -> bool:
-    """Whether ``path`` ends with one of the layout's paths of the file ``name``."""
+    """Return whether ``path`` ends with one of the paths that ``list_layout_names`` lists."""
     return any(PurePosixPath(path).match(ending) for ending in list_layout_names(name))
 
 
@@ -114,7 +121,7 @@ class Repository:
 
     @classmethod
     def parse(cls, text: str) -> "Repository":
-        """Parse ``ORG/NAME@REVISION``. Raises InputError for a repository without a revision."""
+        """Parse ``ORG/NAME@REVISION``. Raises InputError for another form."""
         repo_id, _, revision = text.partition("@")
         if repo_id.count("/") != 1 or not revision:
             raise InputError(
@@ -130,8 +137,9 @@ class Repository:
         """Read a file from the repository, or from its ``senteval.tar``.
 
         The first file that the repository lacks downloads the archive, which is read from then on.
-        Raises InputError when neither has the file or the revision does not exist, RunError when
-        the Hub does not answer.
+        Raises InputError when neither has the file, when the repository or its revision does not
+        exist, and for a damaged archive (``read_from_archive``); RunError when the Hub refuses
+        access or does not answer.
         """
         if self._archive is None:
             for candidate in list_layout_names(name):
@@ -149,7 +157,11 @@ class Repository:
 
     @cached_property
     def _commit(self) -> str:
-        """The commit of the revision, which the first access resolves."""
+        """The commit of the revision, which the first access resolves.
+
+        Raises InputError when the repository or its revision does not exist, RunError when the Hub
+        refuses access or does not answer.
+        """
         from sts_dino.hub.client.connection import convert_read_errors
         from sts_dino.hub.client.fetch import resolve_commit
 
@@ -165,7 +177,8 @@ class Repository:
         """Download a file to the Hub's cache, and return its path; None if there is no such file.
 
         A commit never changes. So a file in the cache, and a file that the cache records as absent,
-        needs no request and works offline. Raises RunError when the Hub does not answer.
+        needs no request and works offline. Raises RunError when the Hub does not answer, and the
+        errors of ``_commit``.
         """
         from huggingface_hub import hf_hub_download, try_to_load_from_cache
         from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
@@ -213,9 +226,9 @@ class Source:
         Args:
             senteval: directory in SentEval's layout.
             originals: directory in the STS organisers' layout.
-            hub: dataset repository for the layouts without a directory.
+            hub: dataset repository for the layouts without a directory; None: no repository.
             pins: the pins of rows; None takes the published pins, ``{}`` checks nothing.
-            own: tasks and rows of a user's own files.
+            own: tasks and rows of a user's own files; None: no own files.
         """
         self._roots: dict[Layout, Path | None] = {"senteval": senteval, "originals": originals}
         self._repository = hub
@@ -227,7 +240,8 @@ class Source:
 
         ``splits``: those of the dataset, as ``Task.list_splits`` lists them. Raises InputError for
         an unknown dataset, for a dataset without a place (the error names the option), and for a
-        missing or altered file (the error names files and rows).
+        missing or altered file (the error names files and rows); RunError when the Hub refuses
+        access or does not answer.
         """
         if dataset in self.own.rows:
             return {split: self.own.rows[dataset][split] for split in splits}
@@ -242,9 +256,9 @@ class Source:
         return self._find_reader(find_dataset(dataset), split) is not None
 
     def _read_rows(self, dataset: DataSet, split: str) -> Rows:
-        """Read and check a split from its place.
+        """Read and check the rows of a published dataset's split from its place.
 
-        Raises InputError, which names the option, for a dataset without a place.
+        Raises the errors of ``load``.
         """
         read_file = self._find_reader(dataset, split)
         if read_file is None:
@@ -280,8 +294,8 @@ def read_checked_rows(
 ) -> Rows:
     """Parse a split's files, and check the rows against their pin, if there is one.
 
-    Raises InputError, naming ``place``, when the rows differ from the pin, and the errors of the
-    split's reader.
+    ``pins``: dataset → split → pin. Raises InputError, naming ``place``, when the rows differ from
+    the pin, and the InputErrors of the split's reader.
     """
     rows = dataset.parts[split].reader(files)
     dataset_pins = pins.get(dataset.name, {})
@@ -325,7 +339,10 @@ class TaskData:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of the rows that the score depends on; with a limit still of the whole splits."""
+        """SHA-256 of the rows that the score depends on; a limit does not change it.
+
+        For several splits it is the hash of the splits' hashes, one a line.
+        """
         hashes = [rows.sha256 for rows in self.rows.values()]
         if len(hashes) == 1:
             return hashes[0]
@@ -334,8 +351,8 @@ class TaskData:
     def iter_texts(self) -> Iterator[str]:
         """Yield the texts that scoring needs embedded, split by split, repeats included.
 
-        Blank texts are replaced, as probes do. STS tasks embed a blank text itself when they read
-        it.
+        Blank texts are replaced, as probes and searches replace them. STS tasks embed a blank text
+        itself when they are scored.
         """
         for rows in self.rows.values():
             for text in rows.texts:
@@ -358,8 +375,9 @@ class TaskReader:
     def read(self, entry: Entry) -> TaskData:
         """Return the rows of every split that scoring the entry needs, from cache or source.
 
-        With a limit, these are the rows that are drawn from each split. Raises the errors of
-        ``Task.list_splits``, ``Source.load`` and ``read_named_file``.
+        With a limit, these are the rows that are drawn from each split. For an entry with a
+        ``path``, they are read from this file. Raises the errors of ``Task.list_splits``,
+        ``Source.load`` and ``read_named_file``.
         """
         # Load the splits that the cache lacks; a recipe may name the file of the only split
         task = entry.task
@@ -381,8 +399,8 @@ class TaskReader:
 def read_named_file(path: Path, task: Task, split: str) -> Rows:
     """Read the pairs of a split whose published data are one file, from a copy at ``path``.
 
-    Raises InputError when the file is missing, damaged or has other rows, and for a task that needs
-    more than one file.
+    Raises InputError when the file is missing, damaged or has other rows, for a task that needs
+    more than one file, and for one without a published dataset.
     """
     dataset = find_dataset(task.dataset)
     if len(dataset.parts[split].files) != 1 or task.fitted_on or task.design:

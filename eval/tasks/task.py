@@ -61,7 +61,10 @@ class DataSet:
 
 
 def make_parts(folder: str, files: Mapping[str, Sequence[str]], reader: Reader) -> dict[str, Part]:
-    """Make split → ``Part`` from ``files``, split → file names in ``folder``, with one reader."""
+    """Make split → ``Part``; ``reader`` reads every split.
+
+    ``files``: split → names of its files in ``folder``.
+    """
     return {
         split: Part(tuple(f"{folder}/{name}" for name in names), reader)
         for split, names in files.items()
@@ -83,7 +86,7 @@ class Design:
     ``words``: the design in words. ``probe``: the name of a function of
     ``sts_dino.eval.scoring.probe``. ``rows``: the splits that the function takes, in this order.
     ``scored``: the split of the scored rows. ``validation``: the design of the score that chooses
-    the regularisation, which reads no test row; None: this is such a design.
+    the regularisation, which reads no test row; None: this is itself the design of such a score.
     """
 
     words: str
@@ -163,7 +166,7 @@ class Task:
 
     @property
     def on_validation(self) -> bool:
-        """Whether the score is the one that chooses the regularisation and reads no test row."""
+        """Whether the score is that of a probe's validation task, which reads no test row."""
         return self.design is not None and self.design.validation is None
 
     @property
@@ -181,7 +184,7 @@ class Task:
         return (*self.fitted_on, split)
 
 
-# Function of n texts, and the side of a search if any, that returns (n, dimension)
+# Function from n texts, and the side of a search if they have one, to embeddings (n, dimension)
 Embed = Callable[..., NDArray[np.float32]]
 
 
@@ -189,9 +192,9 @@ Embed = Callable[..., NDArray[np.float32]]
 class Outcomes:
     """Gold and predicted values of the scored rows, in the order of the data.
 
-    ``gold``: human score, number of the class, or a query's number of relevant documents.
-    ``predicted``: similarity, predicted score, number of the predicted class, or a query's score.
-    ``part``: the subset of each row, (n,); empty: all rows are one part.
+    ``gold``: human score, index of the class, or a query's number of relevant documents.
+    ``predicted``: similarity, predicted score, index of the predicted class, or a query's score.
+    ``part``: the name of each row's subset, (n,); empty: all rows are one part.
     """
 
     gold: Vector  # (n,)
@@ -202,10 +205,10 @@ class Outcomes:
         return len(self.gold)
 
     def list_parts(self, aggregation: Aggregation) -> list[tuple[Indices, float]]:
-        """List (row numbers, weight) of the parts whose weighted scores add up to the task's score.
+        """List (row indices, weight) of the parts whose weighted scores add up to the task's score.
 
-        ``all`` makes one part of all rows; ``mean`` weights the subsets equally, ``wmean`` by their
-        number of rows. The weights sum to 1.
+        ``all``, and rows without subsets, make one part of all rows. ``mean`` weights the subsets
+        equally, ``wmean`` by their number of rows. The weights sum to 1.
         """
         if aggregation == "all" or not self.part:
             return [(np.arange(len(self)), 1.0)]
@@ -223,7 +226,7 @@ class Outcomes:
 class Measured:
     """A task's score x 100 by the task's protocol, with the outcomes of the rows.
 
-    ``other``: further metric → value. ``parts``: subset → (score x 100, number of rows).
+    ``other``: name of a further metric → value. ``parts``: subset → (score x 100, number of rows).
     ``seconds``: phase of the work → seconds. ``seeds``: the seeds of a probe; empty without one.
     """
 

@@ -129,10 +129,10 @@ def keep_machine_busy(processes: int) -> Iterator[None]:
 
 
 def measure_write(way: Way, sentences: int) -> Usage:
-    """Run ``sts-dino write`` in a temporary folder and measure it.
+    """Run ``sts-dino write`` on ``sentences`` source sentences in a temporary folder; measure it.
 
-    The loops of ``keep_machine_busy`` do not count: they have not ended. Raises InputError or
-    RunError when the command fails.
+    The CPU seconds are those of child processes that ended meanwhile, so the loops of
+    ``keep_machine_busy`` do not count. Raises InputError or RunError when the command fails.
     """
     environment = dict(os.environ)
     if way.spins:

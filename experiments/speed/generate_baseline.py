@@ -33,7 +33,8 @@ QUOTE = '"'
 class SelfDebias(LogitsProcessor):
     """Replace the logits of every row by the debiased distribution of its text.
 
-    Rows stand in blocks: own prompts, first counter-prompts, and so on.
+    Rows stand in blocks: own prompts, first counter-prompts, and so on. ``width``: rows of a text,
+    1 + K.
     """
 
     def __init__(self, width: int, settings: DecodingParameters):
@@ -78,7 +79,10 @@ class TiedDraw(LogitsProcessor):
 
 
 class StopTokens(StoppingCriteria):
-    """End a row at a token whose text closes the quotation mark or ends the line."""
+    """End a row at a token whose text closes the quotation mark or ends the line.
+
+    ``stops``: whether each token of the vocabulary is such a token, booleans (V,).
+    """
 
     eos_token_id = None  # generate() pads finished rows only when a criterion has this attribute
 
@@ -91,7 +95,10 @@ class StopTokens(StoppingCriteria):
 
 
 class Generator:
-    """A model under ``generate()``; the end token of its generation config is removed."""
+    """A model under ``generate()``.
+
+    The model is changed: the end token of its generation config is removed.
+    """
 
     def __init__(self, model: Any, tokenizer: Any):
         self.model = model.eval()
@@ -122,7 +129,7 @@ class Generator:
         Args:
             requests: the prompts with their counter-prompts and seeds.
             settings: the decoding parameters.
-            rows: the most model rows of a call; a request has 1 + K rows.
+            rows: about the most model rows of a call (``_iter_batches``); a request has 1 + K rows.
         """
         completions: dict[int, Completion] = {}
         for members in self._iter_batches(requests, rows):
@@ -131,10 +138,11 @@ class Generator:
         return [completions[index] for index in range(len(requests))]
 
     def _iter_batches(self, requests: Sequence[Request], rows: int) -> Iterator[list[int]]:
-        """Yield the positions of the requests of each call of ``generate()``.
+        """Yield the indices of the requests of each call of ``generate()``.
 
-        Requests of a call have equally many counter-prompts. Calls of one such number are equally
-        large, but for rounding, and have at most ``rows`` model rows.
+        Requests of a call have equally many counter-prompts. Requests with one number of
+        counter-prompts are divided into calls of equal size, but for rounding. A call has about
+        ``rows`` model rows at most: rounding may add a request.
         """
         by_width = dict[int, list[int]]()
         for index, request in enumerate(requests):
@@ -148,7 +156,10 @@ class Generator:
     def _generate_batch(
         self, batch: list[Request], settings: DecodingParameters
     ) -> list[Completion]:
-        """Generate the texts of requests with equally many counter-prompts, in one call."""
+        """Generate the texts of requests with equally many counter-prompts, in one call.
+
+        Returns a completion of each request, in the order of ``batch``, which has at least one.
+        """
         # rows in blocks: own prompts, first counter-prompts, and so on
         width = 1 + len(batch[0].counter_prompts)
         prompts = list[str]()
@@ -185,7 +196,8 @@ class Generator:
     def _make_completion(self, tokens: list[int]) -> Completion:
         """Return the completion of generated tokens: text, and its problem as the engine names it.
 
-        The text ends before its first quotation mark or line break.
+        The text ends before its first quotation mark or line break. ``tokens``: at least one token
+        id, with padding after the stop.
         """
         stops = [index for index, token in enumerate(tokens) if self.stops[token]]
         last = stops[0] if stops else len(tokens) - 1

@@ -39,8 +39,8 @@ def serve(
 ) -> Iterator[Serving]:
     """Serve a GGUF file on a free port of 127.0.0.1 for the duration of a ``with`` block.
 
-    The server ends with the block, and with this process however that ends. Raises RunError when it
-    does not start.
+    The server ends with the block, and with this process however that ends. Raises RunError when
+    the server does not start.
 
     Args:
         gguf: the model file.
@@ -69,7 +69,10 @@ def serve(
 
 
 def _find_error(log: str) -> str:
-    """Return the last line of a log that is an error of this project, else its last line."""
+    """Return the last line of a log that begins with "error: ", else its last line.
+
+    An empty log gives a phrase that says so.
+    """
     lines = log.strip().splitlines()
     # llama.cpp's own thread may write after the error
     errors = [line for line in lines if line.startswith("error: ")]
@@ -79,7 +82,7 @@ def _find_error(log: str) -> str:
 
 
 def _stop_server(child: "subprocess.Popen[str]") -> None:
-    """Close the server's pipes and wait for its end."""
+    """Close the server's pipes, which ends it, and wait; kill it after ``_END_SECONDS``."""
     for pipe in (child.stdin, child.stdout):
         if pipe is not None:
             pipe.close()  # The end of its standard input ends the server.

@@ -6,15 +6,15 @@ source sentences.
 
 Ways:
 
-- ``batched``: ``generate()`` with the same logits processors.
-- ``engine``: what ``sts-dino write`` runs. All ways but llama.cpp draw with the same random
-  numbers: float32 texts are equal.
-- ``llama.cpp``: its server, without counter-prompts.
-- ``shards-50``: the engine as in a run with that ``shard_size``, rejected texts generated again.
+- ``batched``: transformers' ``generate()`` with logits processors for self-debiasing.
+- ``engine``: what ``sts-dino write`` runs. It draws with the same random numbers as ``batched``, so
+  float32 texts are equal.
+- ``llama.cpp``: llama.cpp's server, without counter-prompts.
+- ``shards-50``: the engine as in a run with ``shard_size: 50``, rejected texts generated again.
 - ``workers-2``: the engine with two workers and twice the sentences, texts per second of the clock.
-- ``products-2``: the products of one layer in each of two threads, which bound what a CPU reaches.
+- ``products-2``: the products of one layer in each of two threads, an upper bound of a CPU's speed.
 - ``transformers``, ``first`` and ``second`` only load a GGUF file: by transformers' own reader, by
-  the project's, and from the project's copy. A load counts as a text.
+  the project's reader, and from the copy that the project's reader keeps. A load counts as a text.
 """
 
 import hashlib
@@ -130,7 +130,10 @@ CASES = {
 
 @dataclass(frozen=True)
 class Trial:
-    """One way to do a case once, on ``count`` source sentences from number ``start`` on."""
+    """One way to do a case once, on ``count`` source sentences from index ``start`` on.
+
+    ``model``: the folder of the language model; ``gguf``: the file of the same model.
+    """
 
     case: Case
     way: str
@@ -146,7 +149,7 @@ class Trial:
 class Usage:
     """CPU seconds, wall seconds and peak memory (MiB) of some work.
 
-    ``peak_mb``: beyond the memory at the start; ``whole_mb``: with it.
+    ``whole_mb``: the peak; ``peak_mb``: the peak minus the memory at the start.
     """
 
     cpu_s: float
@@ -159,8 +162,9 @@ class Usage:
 class Result:
     """Texts of a trial, their cost, and tokens.
 
-    ``tokens``: the tokens that the engine computed, and the fewest that these texts need
-    (``count_tokens``); (0, 0) for other ways.
+    ``texts``: all generated texts; ``accepted``: how many of them have no problem. ``tokens``: the
+    tokens that the engine computed, and the fewest that the texts need (``count_tokens``); (0, 0)
+    for all ways but ``engine``.
     """
 
     accepted: int
@@ -177,9 +181,10 @@ class Result:
 class Loaded:
     """A way to generate, with its model in memory.
 
-    - ``generate``: completes requests, given their prefixes and decoding parameters.
+    - ``generate``: function of requests, their shared prefixes and the decoding parameters, which
+      returns a completion of each request.
     - ``process``: the process that computes.
-    - ``engine``: the engine, if the way uses it.
+    - ``engine``: the engine; None for a way without it.
     """
 
     generate: Callable[[list[Any], tuple[str, ...], Any], list[Any]]
@@ -250,7 +255,7 @@ def run_case(
     scale: float,
     run_fresh: FreshProcesses,
 ) -> dict[str, list[Result]]:
-    """Return the results of every way of a case that can run here, one for each round.
+    """Run every way of a case that can run here; return "way dtype" → its result of each round.
 
     Args:
         case: the case.
@@ -266,7 +271,7 @@ def run_case(
     def run_trial(way_and_dtype: str, number: int) -> Result:
         """Do one way of the case in a fresh process, in round ``number``."""
         way, dtype = way_and_dtype.split()
-        # Each round begins behind the sentences of all ways in the round before.
+        # No round reads a sentence of an earlier round, whichever way read it there.
         start = number * max(counts.values())
         trial = Trial(case, way, dtype, counts[way_and_dtype], start, model, gguf, device)
         return run_fresh(measure, trial)
@@ -293,14 +298,17 @@ def choose_cases(names: list[str]) -> dict[str, Case]:
 
 
 def list_ways(case: Case, gguf: Path) -> list[str]:
-    """List the ways of a case that can run here: llama.cpp needs its package and a GGUF file."""
+    """List the ways ("way dtype") of a case that can run here.
+
+    llama.cpp needs its package and the file ``gguf``.
+    """
     if gguf.is_file() and find_spec("xllamacpp"):
         return list(case.counts)
     return [way for way in case.counts if not way.startswith("llama.cpp")]
 
 
 def format_results(results: dict[str, dict[str, Any]]) -> str:
-    """Format the figures of all cases as a Markdown table."""
+    """Format the figures as a Markdown table; ``results``: case → way → figures."""
     columns = {
         "speedup": "speed-up",
         "peak_mb": "peak MiB",
@@ -317,12 +325,13 @@ def format_results(results: dict[str, dict[str, Any]]) -> str:
 
 
 def compute_figures(runs: dict[str, list[Result]], device: str) -> dict[str, dict[str, Any]]:
-    """Compute the figures of each way.
+    """Compute the figures of each way; ``runs``: way → its result of each round.
 
-    ``rate``: accepted texts per second. ``speedup``: over the first way. ``peak_mb`` and
-    ``whole_mb``: the largest of all rounds, in MiB. ``tokens``: computed for a text, and the
-    fewest. ``same_texts``: share of texts that equal those of the first way. ``seconds``: by round.
-    Seconds are CPU seconds; on a GPU and for ``SIDE_BY_SIDE``, seconds of the clock.
+    ``rate``: accepted texts per second, spread over rounds. ``speedup``: median over rounds of the
+    rate divided by the first way's. ``peak_mb`` and ``whole_mb``: the largest of all rounds, in
+    MiB. ``tokens``: computed tokens for a text, and the fewest possible. ``same_texts``: share of
+    texts that equal those of the first way. ``seconds``: of each round. Seconds are CPU seconds; on
+    a GPU and for ``SIDE_BY_SIDE``, seconds of the clock.
     """
     # Choose the clock: CPU seconds do not show what a GPU, or threads side by side, save.
     first = next(iter(runs))
@@ -354,17 +363,20 @@ def compute_figures(runs: dict[str, list[Result]], device: str) -> dict[str, dic
 
 
 def compute_equal_share(runs: list[Result], references: list[Result]) -> float:
-    """Return the share of texts that equal the reference's text at the same position."""
+    """Return the share (0 to 1) of texts that equal the reference's text at the same position.
+
+    Both lists have a result for each round. Positions that only one of two results has are ignored.
+    """
     equal = list[bool]()
     for run, reference in zip(runs, references, strict=True):
-        # A slow way has fewer texts: only positions that both have are compared.
+        # A slow way has fewer texts.
         pairs = zip(run.texts, reference.texts, strict=False)
         equal += [text == reference_text for text, reference_text in pairs]
     return round(sum(equal) / len(equal), 4)
 
 
 def make_requests(trial: Trial) -> tuple[list[Any], tuple[str, ...], Any]:
-    """Make the requests, prefixes and decoding parameters of a trial's source sentences.
+    """Return the requests, shared prefixes and decoding parameters of a trial's source sentences.
 
     There is one request for each sentence, label and sample, in this order.
     """
@@ -420,7 +432,7 @@ def measure(trial: Trial) -> Result:
         return measure_load(trial)
     requests, prefixes, settings = make_requests(trial)
     with load_way(trial) as way:
-        # A short text first, which sets up everything that is set up once.
+        # Generate a short text first, so that work that is done once a process is not measured.
         way.generate(requests[-1:], (), settings.model_copy(update={"max_new_tokens": 2}))
         is_engine = trial.way == "engine"
         if is_engine:
@@ -466,10 +478,10 @@ def measure_usage(process: psutil.Process, work: Callable[[], Any]) -> tuple[Any
 
 
 def count_tokens(engine: Any, requests: list[Any], completions: list[Any]) -> tuple[int, int]:
-    """Return the number of tokens that the engine computed, and the fewest that it could.
+    """Return the number of tokens that the engine computed, and the fewest possible.
 
-    The fewest: each prompt once, without its longest shared prefix; each text once for each of its
-    rows (one for the prompt and one for each counter-prompt).
+    The fewest: each distinct prompt once, without its longest shared prefix; each text once for
+    each of its rows (one for the prompt and one for each counter-prompt).
     """
     fewest = 0
     prompts = set[Any]()
@@ -486,7 +498,7 @@ def count_tokens(engine: Any, requests: list[Any], completions: list[Any]) -> tu
 
 
 def measure_load(trial: Trial) -> Result:
-    """Load a GGUF file by transformers' reader, by the project's, or from the project's copy.
+    """Measure one load of a GGUF file by the trial's way, as a result with one empty text.
 
     Changes the environment and ``gguf_file.PROVEN``: call it in a process of its own.
     """
@@ -510,12 +522,12 @@ def measure_load(trial: Trial) -> Result:
             load_model(model)
             _join_copies()
         _, usage = measure_usage(psutil.Process(), lambda: load_model(model))
-    # The whole memory of the way ``second`` holds two models, so it is compared for no way.
+    # In the way ``second`` the process holds two models, so ``whole_mb`` is left out for all ways.
     return Result(1, [""], replace(usage, whole_mb=0.0))
 
 
 def _join_copies() -> None:
-    """Wait for the threads that copy weights."""
+    """Wait for the threads that write copies of weights; their names begin with "copy"."""
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and thread.name.startswith("copy"):
             thread.join()
@@ -530,7 +542,10 @@ def _read_peak_mb(process: psutil.Process) -> float:
 
 @contextmanager
 def load_way(trial: Trial) -> Iterator[Loaded]:
-    """Load the model of a trial for its way; a server runs for the duration of the block."""
+    """Load the model of a trial for its way.
+
+    The server of the way ``llama.cpp`` runs for the duration of the block.
+    """
     from sts_dino.generation.backends.load_model import read_model
 
     if trial.way == "llama.cpp":
@@ -621,7 +636,8 @@ def compute_products(model: Any, workers: int, count: int) -> list[Any]:
 def generate_in_shards(writer: Any, trial: Trial, size: int) -> list[Any]:
     """Generate the trial's texts in shards of ``size`` source sentences as ``sts-dino write`` does.
 
-    Returns a completion for each text, rejected ones included; ``problem`` is the reason.
+    Returns a completion for each text, shard by shard, in each first the accepted texts and then
+    the rejected texts. ``problem`` is the reason of a rejection; None for accepted texts.
     """
     recipe = load_recipe(RECIPE, DatasetRecipe)
     sources = [SourceSentence(sentence, sentence) for sentence in choose_sentences(trial)]

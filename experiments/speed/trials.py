@@ -31,7 +31,11 @@ class FreshProcesses:
         self._context.set_forkserver_preload(preload)
 
     def __call__(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function in a fresh process, and return its result. Raises its exception."""
+        """Call a function in a fresh process, and return its result or raise its exception.
+
+        Function, arguments and result must be picklable. Raises BrokenProcessPool when the process
+        is killed.
+        """
         with ProcessPoolExecutor(1, mp_context=self._context, max_tasks_per_child=1) as pool:
             return pool.submit(function, *arguments).result()
 
@@ -39,9 +43,9 @@ class FreshProcesses:
 def run_interleaved(
     ways: Sequence[str], rounds: int, trial: Callable[[str, int], Result]
 ) -> dict[str, list[Result]]:
-    """Return the results of ``trial(way, round)``: every way once per round.
+    """Return way → the results of ``trial(way, round)``, one for each round, counted from 0.
 
-    Each round begins with another way.
+    Each round begins with another way. ``ways`` has at least one way.
     """
     results: dict[str, list[Result]] = {way: [] for way in ways}
     for number in range(rounds):
@@ -54,7 +58,10 @@ def run_interleaved(
 
 
 def compute_ratios(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
-    """Return the spread over rounds of the ratio of ours to theirs within a round."""
+    """Return the spread of the ratios ours / theirs, one for each round (``compute_spread``).
+
+    Both sequences have a number for each round.
+    """
     ratios = [mine / other for mine, other in zip(ours, theirs, strict=True)]
     return compute_spread(ratios)
 
@@ -78,7 +85,14 @@ def format_table(columns: Sequence[str], rows: Iterable[Sequence[object]], names
 def write_results(
     out: Path, results: dict[str, Any], libraries: Iterable[str], device: str = "cpu"
 ) -> None:
-    """Write a JSON file: the results with hardware, Python and library versions."""
+    """Write a JSON file: the results with hardware, Python and library versions.
+
+    Args:
+        out: the file, which is replaced.
+        results: JSON values and dataclasses, which become mappings of their fields.
+        libraries: names of the packages whose versions are recorded.
+        device: "cpu", or another name to record the GPU, too.
+    """
     facts = {"hardware": describe_hardware(device), "python": platform.python_version()}
     facts["versions"] = {library: version(library) for library in libraries}
     text = json.dumps(results | facts, indent=2, ensure_ascii=False, default=asdict)
@@ -87,7 +101,10 @@ def write_results(
 
 
 def describe_hardware(device: str = "cpu") -> dict[str, Any]:
-    """Return facts of this machine: processor, its features and cores; the GPU unless on "cpu"."""
+    """Return facts of this machine: processor, its features and cores.
+
+    For another ``device`` than "cpu" the facts of the first CUDA GPU are among them.
+    """
     import torch
 
     cpu_info = _CPU_INFO.read_text(encoding="utf-8") if _CPU_INFO.is_file() else ""

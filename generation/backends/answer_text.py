@@ -173,9 +173,10 @@ def decode_escapes(answer: str, prompt: str) -> str:
 def extract_structured_text(answer: str, key: str = SENTENCE_KEY) -> tuple[str, str | None]:
     """Return the sentence under a key of a JSON answer, and its problem or None.
 
-    Quotation marks around all of it are removed. The problem of an answer that was cut, or is not
-    such JSON, is ``NOT_CLOSED``; its text is then the whole answer. Other problems are a line break
-    and a quotation mark that is not closed. An empty sentence has no problem here.
+    Quotation marks around the whole sentence are removed. An answer that was cut, or that is not a
+    JSON object with a string under ``key``, is returned as it is, with the problem ``NOT_CLOSED``.
+    A sentence has the problem ``LINE_BREAK`` for a line break, else ``NOT_CLOSED`` for a quotation
+    mark that is not closed. An empty sentence has no problem here.
     """
     # Read the JSON
     try:
@@ -205,7 +206,7 @@ def extract_turn_text(prompt: str, answer: str, stopped: bool) -> tuple[str, str
 
     Args:
         prompt: the request's prompt.
-        answer: the text of the turn.
+        answer: the text of the turn; characters after the first ``_LONGEST_TURN`` are ignored.
         stopped: the model ended its turn.
 
     Returns:
@@ -240,8 +241,9 @@ def extract_turn_text(prompt: str, answer: str, stopped: bool) -> tuple[str, str
 def _extract_first_line(turn: str, stopped: bool) -> tuple[str, str | None]:
     """Return the first line of a turn that opens no quotation, and its problem or None.
 
-    A quotation mark at its end closes it, as if the mark had been opened before the turn. With a
-    mark elsewhere in the line, or at the limit of the answer's length, it is not closed.
+    A quotation mark at its end closes it, as if the mark had been opened before the turn. A line
+    with a mark elsewhere, or cut at the limit of the answer's length, is ``NOT_CLOSED``; a turn
+    without text is ``EMPTY``. ``stopped``: the model ended its turn.
     """
     line, line_break, _ = turn.partition("\n")
     line = line.rstrip()
@@ -278,7 +280,10 @@ def bound_text(
 
 
 def _find_words_about_task(text: str, prompt: str) -> str | None:
-    """Return the problem of a text about the task, or of several numbered sentences, or None."""
+    """Return ``ABOUT_THE_TASK``, ``SEVERAL_SENTENCES`` (a numbered list) or None for a text.
+
+    Words that the prompt has, too, do not count.
+    """
     for pattern in _ABOUT_THE_TASK:
         match = pattern.search(text)
         if match and match[0] not in prompt:
@@ -291,8 +296,9 @@ def _find_words_about_task(text: str, prompt: str) -> str | None:
 def _find_problem(text: str, longest: int) -> str | None:
     """Return the problem that a text's characters show, or None.
 
-    A text is no sentence if it holds a control token or a mark of reasoning, or if it has neither a
-    letter, a digit nor a pictogram.
+    It is ``EMPTY`` for a blank text, ``TOO_LONG_ANSWER``, ``NOT_CLOSED`` for a backslash at the
+    end, or ``NOT_A_SENTENCE``. A text is not a sentence if it holds a control token or a mark of
+    reasoning, or if it has neither a letter, a digit nor a pictogram.
 
     Args:
         text: the text.
@@ -352,8 +358,9 @@ def _drop_introduction(turn: str, prompt: str) -> str:
 def _drop_quotation_marks(line: str) -> tuple[str, str | None]:
     """Return a line without the pair of quotation marks around all of it, and its problem or None.
 
-    The problem is ``NOT_CLOSED`` if the closing mark is missing, unless the opening mark may be an
-    apostrophe. A closing mark without an opening one is removed, too.
+    Punctuation after the closing mark is removed with the pair. The problem is ``NOT_CLOSED`` if
+    the closing mark is missing, unless the opening mark may be an apostrophe. A closing mark
+    without an opening one is removed, too, unless it may be an apostrophe.
     """
     if line[:1] not in _PAIRS:
         for opener, closers in _PAIRS.items():
@@ -372,7 +379,7 @@ def _drop_quotation_marks(line: str) -> tuple[str, str | None]:
 def _find_closing_mark(line: str) -> int | None:
     """Return the index of the mark that closes the line's first character, a key of ``_PAIRS``.
 
-    It is None if the line has no such mark. Nested pairs of marks are skipped, and so are
+    Returns None if the line has no such mark. Nested pairs of marks are skipped, and so are
     apostrophes within words.
     """
     depth = 0

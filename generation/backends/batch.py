@@ -9,10 +9,10 @@ attempt may use it. Generated tokens are in pages of each row, which are free as
 sequence ends.
 
 ``PlainBatch`` reads rows with the model's own layers and cache. Attention masks padding. A layer
-with a recurrent state (Gated DeltaNet, Mamba, a convolution) reads padding as if it were text, and
-its last bits depend on it even where the model masks it. So such a model reads prompts of one
-length together, without padding, and their caches are then joined: keys and values are padded on
-the left, states are stacked. From there on every row adds one token a step.
+with a recurrent state (Gated DeltaNet, Mamba, a convolution) reads padding as if it were text. Even
+where the model masks padding, the last bits of the state depend on it. So such a model reads
+prompts of one length together, without padding, and their caches are then joined: keys and values
+are padded on the left, states are stacked. From there on every row adds one token a step.
 """
 
 import heapq
@@ -73,7 +73,8 @@ class LiveSequence:
     request: Request
     rows: list[Row] = field(default_factory=list)  # of ``request.prompts``
     tokens: list[int] = field(default_factory=list)
-    log_probs: np.ndarray = field(init=False)  # nats of all tokens, by ``request.reported_prompts``
+    # (W,) log-probability of all tokens, in nats, under each of ``request.reported_prompts``
+    log_probs: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
         self.log_probs = np.zeros(len(self.request.reported_prompts))
@@ -162,7 +163,8 @@ class LiveBatch:
     def add(self, request: Request, prompts: Sequence[tuple[tuple[int, ...], int]]) -> None:
         """Add a sequence that the next pass starts.
 
-        ``prompts``: (token ids, number of the shared prefix or -1) of each of ``request.prompts``.
+        ``prompts``: for each of ``request.prompts`` its token ids, and the index of its shared
+        prefix; -1: none.
         """
         rows = [Row(self._reserve_prompt(ids, prefix)) for ids, prefix in prompts]
         for row in rows:
@@ -175,6 +177,7 @@ class LiveBatch:
         """Return the prompt with these token ids, and mark it as used last.
 
         A prompt that is not in the cache gets an entry there and is prefilled in the next pass.
+        ``prefix``: index of its shared prefix; -1: none.
         """
         prompt = self.prompts.get(ids)
         if prompt is None:
@@ -198,7 +201,7 @@ class LiveBatch:
     def drop_unused_prompts(self) -> None:
         """Free the prompts that no row reads, those requested longest ago first.
 
-        As many as a quarter of the prompts in use may stay for later sequences.
+        For later sequences some may stay: at most a quarter of the number of prompts in use.
         """
         # self.prompts is in the order of the last request
         unused = [ids for ids, prompt in self.prompts.items() if not prompt.readers]
@@ -249,7 +252,10 @@ class LiveBatch:
         return next_pass
 
     def _add_prefix_level(self, next_pass: Pass, prefixes: np.ndarray) -> None:
-        """Let rows read their shared prefixes. ``prefixes``: (M,) number of each row's, or -1."""
+        """Let the rows of a pass read their shared prefixes.
+
+        ``prefixes``: (M,) the index of each row's shared prefix; -1: none.
+        """
         members = np.flatnonzero(prefixes >= 0)
         if len(members):
             cache = self.caches.shared_prefixes
@@ -324,7 +330,7 @@ class LiveBatch:
     def _add_prefill_level(self, next_pass: Pass, first: int) -> None:
         """Write the tokens of the prompts to prefill; each sees itself and those before it.
 
-        ``first``: the row of their first token.
+        ``first``: index of the row of the first token of these prompts.
         """
         entries = np.array([prompt.entry for prompt in self.prefill])
         lengths = [len(prompt.tokens) for prompt in self.prefill]
@@ -375,10 +381,10 @@ class LiveBatch:
         )
 
     def _make_index(self, members: np.ndarray, rows: int) -> slice | Tensor:
-        """Return ``members``, numbers of rows in rising order, as an index of a tensor by row.
+        """Return an index that selects the rows ``members`` of a tensor.
 
-        If they are all of the first ``rows`` rows, this is a slice: indexing with it copies
-        nothing.
+        It is a slice if these are all rows below ``rows``: indexing with a slice copies nothing.
+        ``members``: (L,) distinct row indices below ``rows``, in rising order.
         """
         return slice(0, rows) if len(members) == rows else self._to_tensor(members)
 
@@ -470,7 +476,10 @@ class PlainBatch:
     def read_tokens(self, rows: Sequence[int], tokens: Sequence[int]) -> None:
         """Make ``rows`` the rows of the batch, read one token in each, and set ``logits``.
 
-        A row may be named several times, as for several texts of one prompt.
+        Args:
+            rows: indices of present rows. A row may be named several times, as for several texts
+                of one prompt.
+            tokens: the token id for each of ``rows``.
         """
         self._select_rows(torch.tensor(rows))
         self._mask = pad(self._mask, (0, 1), value=1)
@@ -488,14 +497,17 @@ class PlainBatch:
         return total
 
     def _select_rows(self, rows: Tensor) -> None:
-        """Make ``rows`` the rows of cache and mask, but not of ``logits``."""
+        """Keep these rows of the cache and the mask, in this order; ``logits`` are unchanged.
+
+        ``rows``: (R,) indices of present rows, which may repeat.
+        """
         rows = rows.to(self._device)
         cache: Any = self._cache
         cache.reorder_cache(rows)
         self._mask = self._mask[rows]
 
     def _compute_logits(self, ids: Tensor, mask: Tensor, cache: DynamicCache) -> Tensor:
-        """Return (R, V) logits after the last tokens of ``ids`` (R, n), which the cache gets.
+        """Read ``ids`` (R, n) into the cache; return the logits (R, V) after each row's last token.
 
         ``mask`` (R, all tokens so far) has zeros where rows are padded on the left.
         """
@@ -522,9 +534,10 @@ def has_states(model: Any) -> bool:
 
 
 def _group_prompts(model: Any, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return the numbers of the prompts in each group that is read together.
+    """Return groups of prompts that are read together: for each group the indices of its prompts.
 
-    A model with states gets a group for each length, the longest last; others get one group.
+    A model with states gets a group for each length, the longest last; any other model gets one
+    group. ``prompts``: the token ids of each prompt.
     """
     if not has_states(model):
         return [list(range(len(prompts)))]
@@ -537,14 +550,17 @@ def _group_prompts(model: Any, prompts: Sequence[Sequence[int]]) -> list[list[in
 def find_cache_argument(model: Any) -> str:
     """Return the name of the model's argument for the cache.
 
-    Mamba has a name of its own, and ignores the usual one without an error.
+    Mamba's name differs from the usual one, which Mamba ignores without an error.
     """
     arguments = inspect.signature(model.forward).parameters
     return "cache_params" if "cache_params" in arguments else "past_key_values"
 
 
 def _pad_left(rows: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return the ids of rows (R, n), padded on the left, and their mask (R, n): 0 is padding."""
+    """Return the ids of rows (R, n), padded on the left, and their mask (R, n): 0 is padding.
+
+    ``rows``: for each row its token ids (length of the row,).
+    """
     ids = pad_sequence(rows, batch_first=True, padding_side="left")
     ones = [torch.ones_like(row) for row in rows]
     return ids, pad_sequence(ones, batch_first=True, padding_side="left")

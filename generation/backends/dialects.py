@@ -34,8 +34,8 @@ class Dialect:
       whether log-probabilities are requested. It may not if the answer then lacks the mark: such a
       text looks like one that the model ended without the mark.
     - ``opens_turn``: whether the request can begin the model's turn with a quotation mark.
-    - ``read_text``: reads the generated text from an answer whose usual field lacks a part of it;
-      None: the usual field has all.
+    - ``read_text``: reads the whole generated text from an answer's JSON; None: the API's usual
+      field has the whole text. It raises what ``read_answer`` raises.
     """
 
     make_sampling: Callable[[DecodingParameters, Server], Body]
@@ -73,7 +73,7 @@ def list_answer_keys(server: Server) -> tuple[str, ...]:
 
 
 def get_token_limit(server: Server, settings: DecodingParameters) -> int:
-    """Return the most tokens of an answer: of its texts, and of the JSON around them."""
+    """Return the most tokens of one answer, including the JSON around its texts."""
     if not server.structured_output:
         return settings.max_new_tokens
     return len(list_answer_keys(server)) * (settings.max_new_tokens + JSON_TOKENS)
@@ -91,7 +91,7 @@ def continues_quotation(model: LanguageModel, server: Server) -> bool:
 def make_body(
     model: LanguageModel, server: Server, request: Request, settings: DecodingParameters
 ) -> Body:
-    """Return all JSON fields of one request."""
+    """Return all JSON fields of one request to /completions or, in a chat, /chat/completions."""
     # Name the model, the prompt and the number of texts
     dialect = DIALECTS[server.dialect]
     body: Body = {
@@ -219,7 +219,7 @@ _END_REASONS = ("stop", "eos", "eos_token", "end_turn", "stop_sequence", "comple
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer of a server: its text, why it ended, its tokens, and its likelihood."""
+    """One answer of a server: its text, why it ended, its numbers of tokens, and its likelihood."""
 
     text: str
     finish_reason: str | None  # the server's word, or REFUSAL; None: not reported
@@ -240,14 +240,26 @@ class Answer:
 
 # HTTP status → words of an error object that mean it; the first match counts
 _STATUS_OF_WORDS = (
-    (429, re.compile(r"rate.?limit|too.?many|quota|throttl", re.IGNORECASE)),
-    (401, re.compile(r"auth|api.?key|permission|forbidden", re.IGNORECASE)),
+    # the error's type; its message may quote the words of another status
+    (500, re.compile(r"server_error|internal.?server.?error", re.IGNORECASE)),
+    # "Too many tokens, please wait" is a rate limit, "too many tokens" alone a prompt too long
+    (
+        429,
+        re.compile(
+            r"rate.?limit|too.?many.?(?:\w+ )?(?:requests|connections|tokens(?:,? please| per))"
+            r"|quota|throttl",
+            re.IGNORECASE,
+        ),
+    ),
+    # "authentication", "unauthorized"; not "author"
+    (401, re.compile(r"auth(?!or(?!i[sz]))|api.?key|permission|forbidden", re.IGNORECASE)),
     (404, re.compile(r"not.?found|no such model|does not exist", re.IGNORECASE)),
     # Programs in Go word a timeout "context deadline exceeded" or "context canceled".
     (
         400,
         re.compile(
-            r"invalid|bad.?request|unsupported|context(?! (?:deadline|cancel))", re.IGNORECASE
+            r"invalid|bad.?request|unsupported|too.?many.?tokens|context(?! (?:deadline|cancel))",
+            re.IGNORECASE,
         ),
     ),
 )
@@ -255,7 +267,7 @@ _UNKNOWN_FAILURE = 500
 
 
 def find_error_status(payload: object) -> int | None:
-    """Return the HTTP status that an error object in a body means; None: it has no error object.
+    """Return the HTTP status that the error object in a body means; None without an error object.
 
     Some servers and gateways answer 200 with ``{"error": {"message", "type", "code"}}``. An error
     without a known status or word counts as 500. A body with choices is an answer, in spite of a
@@ -355,7 +367,8 @@ class _Usage(BaseModel):
 class _Verbose(BaseModel):
     """llama.cpp's generated text, and why it ended.
 
-    In a chat, the text of the choice begins with the turn's given part, this text does not.
+    In a chat, the text of the choice begins with the part of the turn that the request gave;
+    ``content`` does not.
     """
 
     content: Text
@@ -417,9 +430,10 @@ def read_answers(
 ) -> list[Answer]:
     """Return at most ``count`` answers: one for each choice, in the server's order.
 
-    The first one has the prompt's tokens, the others have 0. Generated tokens are divided among the
-    choices, since the server reports their sum. llama.cpp reports the tokens of the first choice;
-    there the others have None. Raises what ``read_answer`` raises.
+    The first answer has the prompt's tokens, later answers have 0. Generated tokens are divided
+    among the choices, since the server reports their sum. llama.cpp reports the tokens of the first
+    choice alone, so its later answers have None for both. So do all answers of a server that
+    reports no tokens. Raises what ``read_answer`` raises.
     """
     # Read the first choice, which proves the form of the JSON
     first = read_answer(payload, model, server, settings)
@@ -451,12 +465,14 @@ def read_answers(
 def _compute_mean_log_prob(logprobs: _LogProbs, text: str, closes: bool) -> float | None:
     """Return the mean log-probability of the tokens of a text in nats.
 
-    Returns None without tokens, and if a token has no log-probability.
+    Returns None without tokens, if a counted token has no log-probability, and if the closing
+    quotation mark is in the text but in no token.
 
     Args:
         logprobs: the log-probabilities of the answer's tokens.
         text: the text of the answer.
-        closes: a quotation mark ends the text; the tokens after the first one with it do not count.
+        closes: a quotation mark ends the text; tokens after the first token with a mark do not
+            count.
     """
     # Read both forms of the API
     if logprobs.content is not None:
@@ -484,6 +500,8 @@ def _compute_mean_log_prob(logprobs: _LogProbs, text: str, closes: bool) -> floa
 
 def _read_llamacpp_text(payload: object, server: Server) -> str:
     """Return the generated text with the stop word that ended it; the field ``text`` lacks it.
+
+    ``payload``: the JSON of an answer. ``server``: the server's settings, for errors.
 
     Raises:
         pydantic.ValidationError: the JSON has another form.

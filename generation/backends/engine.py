@@ -10,8 +10,8 @@ A plain loop decodes what shared attention does not support: ALiBi, soft caps, t
 model's window. It gives the same texts and takes more memory and time.
 
 Several workers may decode at the same time: threads with a share of the requests each, and one copy
-of the model's weights. A request goes to the worker with the fewest rows. Requests that share a
-prompt go to one worker, which computes it once.
+of the model's weights. Requests that share a prompt go to one worker, which computes it once,
+unless it has many more rows than others. Any other request goes to the worker with the fewest rows.
 """
 
 import logging
@@ -41,7 +41,7 @@ from sts_dino.generation.backends.load_model import choose_row_count, is_out_of_
 from sts_dino.generation.backends.model_check import (
     PLAIN,
     AttentionPath,
-    find_path,
+    choose_attention,
     use_attention,
 )
 from sts_dino.generation.backends.output_layer import (
@@ -74,10 +74,10 @@ from sts_dino.hub.errors import InputError, OutOfMemory
 logger = logging.getLogger(__name__)
 
 PREFIX_CHUNK = 512  # tokens of a shared prefix in one pass
-# most prompt tokens that a pass prefills, about, for each row of a full batch: bounds its memory
+# about the most prompt tokens that a pass prefills, for each row of a full batch: bounds its memory
 PREFILL_TOKENS_OF_ROW = 4
-# A request goes to a worker that has read its prompt, unless that one has so many rows more than
-# the worker with the fewest
+# A worker with a prompt of a request gets the request, unless it has more than this many rows above
+# the worker with the fewest rows
 SLACK_ROWS = 32
 Ids = tuple[int, ...]
 Completed = list[tuple[Request, Completion]]
@@ -98,7 +98,9 @@ class Engine(PromptEncoder):
     def __init__(
         self, model: Any, tokenizer: Any, chat: bool = False, shared: bool = True, workers: int = 1
     ):
-        """Prepare the model for decoding: set its attention, and replace its output layer.
+        """Prepare the model for decoding.
+
+        With ``shared``, this sets the model's attention, and replaces or packs its output layer.
 
         Args:
             model: transformers' causal language model.
@@ -120,7 +122,7 @@ class Engine(PromptEncoder):
 
         # Choose how the model reads, and where its logits come from
         if shared:
-            self.attention = find_path(model)
+            self.attention = choose_attention(model)
             if not self.attention.shared:
                 logger.info(
                     f"{config.model_type}: the plain loop writes the texts in one worker "
@@ -162,7 +164,10 @@ class Engine(PromptEncoder):
         self.workers = len(self._workers)
 
     def describe(self) -> dict[str, Any]:
-        """Return facts for the manifest."""
+        """Return facts for the manifest: number of parameters, attention, time of a chat template.
+
+        Raises what ``ChatTemplate.describe`` raises.
+        """
         parameters = getattr(self.model, "parameters_as_published", self.model.num_parameters())
         facts = {"parameters": parameters, **self.attention.describe()}
         if self._template:
@@ -183,8 +188,10 @@ class Engine(PromptEncoder):
     def copy_with_template(self, chat: bool) -> "Engine":
         """Return an engine of the same weights, with or without the chat template.
 
-        The engine has one worker. Both engines must not generate at the same time. Raises
-        InputError for a template that cannot be used.
+        The new engine has one worker. The two engines must not generate at the same time.
+
+        ``chat``: whether prompts go through the tokenizer's chat template. An unusable template
+        raises errors at the first prompt.
         """
         engine = copy(self)
         PromptEncoder.__init__(engine, self.tokenizer, self.model.config, chat)
@@ -205,8 +212,8 @@ class Engine(PromptEncoder):
     ) -> Iterator[tuple[Request, Completion]]:
         """Complete the requests of ``queue``, see ``Writer.stream``.
 
-        ``batch_size`` counts the model rows of all workers. A text has one row for each of its
-        ``Request.prompts``.
+        ``batch_size`` counts the model rows of all workers; None: as many as fit in memory. A text
+        has one row for each of its ``Request.prompts``.
         """
         # Texts that depend on the others in the queue have to stay in one worker
         workers = self._workers if self.choose_queue_length(settings, batch_size) else [self]
@@ -233,12 +240,12 @@ class Engine(PromptEncoder):
         the plain loop. When memory runs out, unfinished texts start again with half the rows.
 
         Raises:
-            InputError: a prompt and ``max_new_tokens`` do not fit the model's context.
+            InputError, RunError: a prompt cannot be encoded, see ``_encode_checked``.
             OutOfMemory: memory is too small for one row.
         """
         rows = min(rows, self._most_rows or rows)
         batch: LiveBatch | None = None
-        long_requests = deque[Request]()  # of texts beyond the model's window
+        long_requests = deque[Request]()  # requests for texts beyond the model's window
         while queue or long_requests or (batch and batch.sequences):
             completed: Completed = []
             ran_out = False
@@ -289,10 +296,10 @@ class Engine(PromptEncoder):
         return min(rows, sum(worker._most_rows or rows for worker in self._workers))
 
     def choose_queue_length(self, settings: DecodingParameters, batch_size: int | None) -> int:
-        """Return the rows of the batch, see ``Writer.choose_queue_length``.
+        """Return how many requests the queue needs: one for each row of the batch.
 
-        It is 0 where a text depends on the others in the queue: in the plain loop, and with a
-        fixed batch size outside float32 on a CPU.
+        It is 0 where a text may depend on other texts in the queue: in the plain loop, and with a
+        fixed ``batch_size`` outside float32 on a CPU.
         """
         if self.attention.shared and (self._exact or not batch_size):
             return self.count_rows(settings, batch_size)
@@ -301,7 +308,7 @@ class Engine(PromptEncoder):
     def measure_texts_in_progress(self) -> float:
         """Return the work done on unfinished texts, prompts included, as a number of texts.
 
-        Any thread may call this.
+        Texts in the plain loop do not count. Any thread may call this.
         """
         total = 0.0
         for worker in self._workers:
@@ -333,10 +340,10 @@ class Engine(PromptEncoder):
     ) -> None:
         """Move texts from the queue to the batch while there is room for them.
 
-        There is room for ``rows`` model rows, but for one text in any case. There is none after the
-        prompts of the next pass exceed ``PREFILL_TOKENS_OF_ROW`` · ``rows`` tokens. Texts beyond
-        the model's window, which shared attention does not support, are moved to ``long_requests``.
-        Raises InputError for a prompt that does not fit the model's context.
+        There is room up to ``rows`` model rows; an empty batch has room for any one text. No text
+        is added once the prompts of the next pass exceed ``PREFILL_TOKENS_OF_ROW`` · ``rows``
+        tokens. Texts beyond the model's window, which shared attention does not support, are moved
+        to ``long_requests``. Raises what ``_encode_checked`` raises.
         """
         live_rows = batch.rows
         while queue and (not live_rows or live_rows + len(queue[0].prompts) <= rows):
@@ -356,7 +363,7 @@ class Engine(PromptEncoder):
     def _step(self, batch: LiveBatch, settings: DecodingParameters) -> Completed:
         """Run one pass and draw one token for every text of the batch.
 
-        Returns the texts that end with it, which leave the batch.
+        Returns the texts that end with this token, in the batch's order. They leave the batch.
         """
         # Compute the newest token of every row, and the prompts to prefill
         decoding = [row for text in batch.sequences if text.tokens for row in text.rows]
@@ -376,8 +383,8 @@ class Engine(PromptEncoder):
             table, rows = _make_table(batch.sequences, computed, outputs)
             self._draw(batch.sequences, rows, table, self._output, settings)
 
-        # Complete the texts that end. They stay in batch.sequences until the last line: if memory
-        # runs out before, these are queued again
+        # Complete the texts that end. They stay in batch.sequences until the last assignment: if
+        # memory runs out before, ``_stream`` queues them again
         ended = [text for text in batch.sequences if self._has_ended(text, settings)]
         completed = [(text.request, self._finish(text, settings)) for text in ended]
         for text in ended:
@@ -387,10 +394,11 @@ class Engine(PromptEncoder):
         return completed
 
     def _read_prefixes(self, prefixes: Sequence[str]) -> None:
-        """Prefill the shared prefixes, unless the cache has the same ones.
+        """Prefill the shared prefixes, unless the cache has exactly these.
 
         A prefix longer than the attention's window is skipped. The last token of a prefix is left
         out: with the text that follows it in a prompt, the tokenizer may make another token of it.
+        Raises what ``PromptEncoder.encode_prefix`` raises.
         """
         prefix_ids: list[Ids] = []
         for prefix in prefixes:
@@ -399,7 +407,7 @@ class Engine(PromptEncoder):
                 prefix_ids.append(ids)
         if prefix_ids == self.prefix_ids:
             return
-        self.prefix_ids = []  # until all are read: a pass may fail
+        self.prefix_ids = []  # stays empty until all prefixes are read: a pass may fail
         self._caches.shared_prefixes = KVCache()
         for entry, ids in enumerate(prefix_ids):
             self._caches.shared_prefixes.grow(entry + 1, len(ids))
@@ -441,15 +449,16 @@ class Engine(PromptEncoder):
         run_pass(self.model, chunk)
 
     def _find_prefix(self, ids: Ids) -> int:
-        """Return the number of the longest shared prefix of a prompt, or -1 without one.
+        """Return the index in ``prefix_ids`` of the longest shared prefix of a prompt; -1: none.
 
-        At least one token of the prompt must follow it: the next one is drawn from its output.
+        At least one token of the prompt must follow the prefix: the first token of the text is
+        drawn from the output of the prompt's last token. ``ids``: the token ids of the prompt.
         """
-        fitting = [(0, -1)]  # (length, number)
-        for number, prefix in enumerate(self.prefix_ids):
+        fitting = [(0, -1)]  # (length, index)
+        for index, prefix in enumerate(self.prefix_ids):
             length = len(prefix)
             if length < len(ids) and ids[:length] == prefix:
-                fitting.append((length, number))
+                fitting.append((length, index))
         return max(fitting)[1]
 
     # Decoding in the plain loop
@@ -490,8 +499,8 @@ class Engine(PromptEncoder):
     ) -> Completed:
         """Complete the next texts of the queue, as many as ``rows`` model rows allow, at least one.
 
-        They leave the queue when they are done: if memory runs out before, they stay. Raises
-        InputError for a prompt that does not fit the model's context.
+        They leave the queue when they are done: if memory runs out before, they stay. Raises what
+        ``_encode_checked`` raises.
         """
         with ExitStack() as locks:
             for lock in self._locks:
@@ -524,7 +533,7 @@ class Engine(PromptEncoder):
             prompts: for each text, the token ids of its prompts; equal prompts are read once.
             settings: decoding parameters.
         """
-        # Prefill the distinct prompts, which are numbered
+        # Prefill the distinct prompts; ``numbers`` has the batch row of each
         texts = [LiveSequence(request) for request in requests]
         numbers: dict[Ids, int] = {}
         for ids in chain.from_iterable(prompts):
@@ -568,7 +577,7 @@ class Engine(PromptEncoder):
 
         Args:
             texts: the texts.
-            rows: for each text, the row in ``table`` of each of its prompts.
+            rows: for each text, the rows of ``table`` of its ``Request.prompts``, in their order.
             table: (R, V) logits, or (R, H) hidden states before the output ``layer``.
             layer: the output layer; None: ``table`` has logits.
             settings: decoding parameters.
@@ -632,7 +641,10 @@ class Engine(PromptEncoder):
     def decode_text(
         self, tokens: list[int], settings: DecodingParameters
     ) -> tuple[str, str | None]:
-        """Decode tokens; return the text and its problem as ``protocol.extract_text`` does."""
+        """Decode tokens; return the text and its problem as ``protocol.extract_text`` does.
+
+        ``tokens``: the ids of all tokens of a text, at least one.
+        """
         decoded = self.tokenizer.decode(
             tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
@@ -641,7 +653,9 @@ class Engine(PromptEncoder):
     def _encode_checked(self, prompt: str, settings: DecodingParameters) -> Ids:
         """Return the token ids of a prompt.
 
-        Raises InputError if they and ``max_new_tokens`` exceed the model's context.
+        Raises InputError if they and ``max_new_tokens`` exceed the model's context, if a token is
+        beyond its embedding, or if its chat template is unusable. Raises RunError if the process
+        that renders the template fails.
         """
         ids = self.encode(prompt)
         if self.context and len(ids) + settings.max_new_tokens > self.context:
@@ -657,7 +671,7 @@ class Engine(PromptEncoder):
         """Return the ids of the tokens that end a document or a chat turn, in rising order.
 
         These are the tokenizer's end and padding tokens, and the end tokens of the model's
-        generation settings.
+        generation settings. Ids beyond the vocabulary are left out.
         """
         generation_config = getattr(self.model, "generation_config", None)
         eos: Any = getattr(generation_config, "eos_token_id", None)
@@ -687,12 +701,15 @@ def _make_table(
     """Return the outputs from which texts draw their next token, and for each text its rows there.
 
     A text without tokens draws from the outputs of its prompts, which an earlier pass may have
-    computed; any other text draws from those of its newest token.
+    computed; any other text draws from the outputs of its newest token.
 
     Args:
-        texts: the running texts.
+        texts: the running texts, at least one.
         computed: the rows and prompts of the pass, in its order.
         outputs: (len(computed), H or V), the outputs of the pass; None: no pass was necessary.
+
+    Returns:
+        outputs (R, H or V), and for each text the index there of each of its prompts.
     """
     # by identity: two rows of one prompt may be equal
     indices = {id(item): index for index, item in enumerate(computed)}
@@ -731,7 +748,10 @@ def _require_smaller_batch(error: Exception, rows: int) -> None:
 
 
 def _pad_rows(rows: list[list[int]]) -> Tensor:
-    """Return lists of unequal length as a tensor; short ones are filled with their first number."""
+    """Return lists of row indices as a tensor (lists, longest length).
+
+    Shorter lists are filled with their first index.
+    """
     width = max(len(row) for row in rows)
     return torch.tensor([row + row[:1] * (width - len(row)) for row in rows])
 
@@ -742,7 +762,8 @@ def _pad_rows(rows: list[list[int]]) -> Tensor:
 class Share:
     """The requests of one worker, and the thread that completes them.
 
-    ``rows`` and ``prompts`` count those of its unfinished requests.
+    ``rows``: number of model rows of the unfinished requests. ``prompts``: prompt → how often these
+    requests have it.
     """
 
     def __init__(self, stream: Stream, results: SimpleQueue[Result]):
@@ -757,7 +778,7 @@ class Share:
         self.thread.start()
 
     def add(self, request: Request) -> None:
-        """Add a request, and wake the thread."""
+        """Count and queue a request, and wake the thread."""
         self.rows += len(request.prompts)
         self.prompts.update(request.prompts)
         self._queue.append(request)
@@ -769,12 +790,18 @@ class Share:
         self.prompts -= Counter(request.prompts)  # removes prompts whose count falls to 0
 
     def stop(self) -> None:
-        """Let the thread end after its current step, even with unfinished requests."""
+        """Let the thread end after its next completed text, even with unfinished requests.
+
+        A thread without requests ends at once.
+        """
         self._is_stopped = True
         self._has_news.set()
 
     def _run(self) -> None:
-        """Complete requests until ``stop``; put each result, or the error that ends the thread."""
+        """Complete requests until ``stop``.
+
+        Each completion, or the error that ends the thread, is put into the queue of results.
+        """
         try:
             while not self._is_stopped:
                 for request, completion in self._stream(self._queue):
@@ -792,11 +819,13 @@ def stream_in_parallel(
 ) -> Iterator[tuple[Request, Completion]]:
     """Complete the requests of ``queue`` in several threads, as ``Writer.stream`` does.
 
+    At the end or an error, this waits until each thread has ended (``Share.stop``).
+
     Args:
         streams: one for each worker; it completes the requests of a queue that grows meanwhile.
         queue: requests that wait; the caller may add further ones between two yields.
-        rows: model rows of a worker's full batch. A worker gets a quarter more, so that it never
-            waits.
+        rows: model rows of a worker's full batch. A worker gets requests for a quarter more rows,
+            so that it never waits.
 
     Raises:
         BaseException: the first error that a stream raises.
@@ -825,8 +854,8 @@ def stream_in_parallel(
 def choose_share(shares: Sequence[Share], request: Request) -> Share:
     """Return the share that a request is added to.
 
-    It is the first one that has a prompt of the request, and at most ``SLACK_ROWS`` more rows than
-    the share with the fewest; else the share with the fewest rows.
+    It is the first share that has a prompt of the request and at most ``SLACK_ROWS`` rows more than
+    the share with the fewest rows; else the share with the fewest rows.
     """
     smallest = min(shares, key=lambda share: share.rows)
     for share in shares:

@@ -65,15 +65,15 @@ class Header(NamedTuple):
 
     metadata: dict[str, Any]
     tensors: list[StoredTensor]
-    end: int  # where the data start, in bytes
+    end: int  # where the data of the tensors start, in bytes from the start of the file
 
 
 def read_header(file: str) -> Header:
     """Return a file's metadata, its tensors, and where their data start.
 
     The metadata have the length of an array of strings, e.g. of the tokenizer's tokens, in place of
-    the array. A damaged file raises any exception, e.g. ValueError or struct.error; callers
-    convert it.
+    the array. A damaged file raises any exception, e.g. ValueError or struct.error; callers convert
+    it. A missing file raises FileNotFoundError.
     """
     blob = np.memmap(file, mode="r", dtype=np.uint8)
     metadata, count, end = _read_metadata(blob, file)
@@ -143,13 +143,13 @@ class GgufWeights:
 
         Args:
             file: the GGUF file.
-            config: the file's config as of ``read_config``.
+            config: the config that ``read_config`` returns.
             dtype: the dtype in which weights are read.
         """
         self.file = file
         self.config = config
         self.dtype = dtype
-        self.copy_folder: Path | None = None  # the copy that was read
+        self.copy_folder: Path | None = None  # the copy that ``read`` has read; None: no copy
         self._header = read_header(str(file))
         self._architecture = self._header.metadata["general.architecture"]
         with torch.device("meta"):  # no memory for weights: the model gives names of parameters
@@ -241,7 +241,7 @@ class GgufWeights:
         They are memory-mapped from the copy of an earlier load, and ``copy_folder`` is set to it.
         Without one they are de-quantised, and a copy is written for the next load, if ``has_copy``.
         A damaged copy is logged and written again. If the disk has no room, a warning is logged and
-        there is no copy.
+        there is no copy. A GGUF file that ends too early raises ValueError.
         """
         if not self.has_copy:
             return self._read_layers()

@@ -98,6 +98,7 @@ def load_model(recipe: LanguageModel) -> tuple[Any, Any]:
     Raises:
         InputError: one of them is unusable.
         OutOfMemory: the model does not fit into memory.
+        RunError: the Hub fails.
     """
     if recipe.threads:
         torch.set_num_threads(recipe.threads)
@@ -138,7 +139,7 @@ def _load_checked(recipe: LanguageModel) -> tuple[Any, Any]:
 
 
 def _require_memory(recipe: LanguageModel) -> None:
-    """Raise OutOfMemory for a packaged model on a CPU that needs more than the free memory."""
+    """Raise OutOfMemory when a packaged model is loaded on a CPU and exceeds the free memory."""
     if recipe.device == "cpu" and not recipe.device_map:
         require_memory(recipe.path, recipe.gguf_file, psutil.virtual_memory().available)
 
@@ -223,9 +224,10 @@ def read_model(recipe: LanguageModel) -> tuple[Any, Any]:
 
 @convert_hub_errors("read the language model's tokenizer")
 def load_tokenizer(recipe: LanguageModel) -> Any:
-    """Return the model's tokenizer. Raises InputError when it cannot be loaded.
+    """Return the model's tokenizer.
 
-    From then on transformers logs errors alone, and shows no progress bars.
+    From then on transformers logs only errors, and shows no progress bars. Raises InputError when
+    the tokenizer cannot be loaded, RunError when the Hub fails.
     """
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
@@ -253,7 +255,7 @@ def load_preview(recipe: LanguageModel) -> tuple[PromptEncoder, list[str]]:
     """Return a model's prompt encoder, without its weights, and lines about its dtype and copy.
 
     Raises InputError when its config or tokenizer is unusable, or a local model's weights are
-    missing or damaged.
+    missing or damaged; RunError when the Hub fails.
     """
     # Read the tokenizer and the config
     place = get_model_place(recipe)
@@ -285,7 +287,7 @@ def load_preview(recipe: LanguageModel) -> tuple[PromptEncoder, list[str]]:
 
 
 def describe_copy(recipe: LanguageModel) -> list[str]:
-    """Return a line about the copy that loads keep of a GGUF file's weights, if they keep one.
+    """Return a line about the copy of a GGUF file's weights for faster loads; [] without a copy.
 
     Raises InputError for an unusable GGUF file.
     """
@@ -304,7 +306,8 @@ def open_model_origin(recipe: LanguageModel) -> Iterator[dict[str, Any]]:
 
     A GGUF file is linked into a temporary folder, which exists during the block, because
     transformers would prefer a tokenizer.json beside it. Raises InputError for a GGUF file that is
-    not on the Hub, or that transformers cannot read or reads wrong.
+    not on the Hub, or that transformers cannot read or reads wrong. Errors of the Hub's client pass
+    unchanged.
     """
     if not recipe.gguf_file:
         name = get_model_name(recipe)
@@ -319,9 +322,10 @@ def open_model_origin(recipe: LanguageModel) -> Iterator[dict[str, Any]]:
 
 
 def _find_gguf(recipe: LanguageModel, name: str) -> Path:
-    """Return the path of the model's GGUF file, downloaded from the Hub if necessary.
+    """Return the path of the model's GGUF file ``name``, downloaded from the Hub if necessary.
 
-    Raises InputError when the Hub has no such file.
+    Raises InputError when the Hub has no such file; other errors of the Hub's client pass
+    unchanged.
     """
     if recipe.path:
         return Path(recipe.path).resolve() / name
@@ -436,7 +440,7 @@ def describe_slow_dtype(recipe: LanguageModel) -> str | None:
 
 
 def get_model_name(recipe: LanguageModel) -> str:
-    """Return the folder or Hub id that transformers reads."""
+    """Return the model's folder, or its id on the Hub, as ``from_pretrained`` takes it."""
     return recipe.path or recipe.repo_id or ""
 
 
@@ -449,7 +453,10 @@ def get_model_place(recipe: LanguageModel) -> Path | str:
 
 
 def _get_device(name: str) -> torch.device:
-    """Return torch's device. Raises InputError for an unknown device, and CUDA without a GPU."""
+    """Return torch's device of this name.
+
+    Raises InputError for an unknown device, and for CUDA without a GPU.
+    """
     try:
         device = torch.device(name)
     except RuntimeError as error:

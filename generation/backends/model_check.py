@@ -45,13 +45,13 @@ EXACT = 1e-2  # largest error in float32
 # in half precision, the largest mean error: so many times the mean difference between two orders of
 # the model's own sums, but at most WIDEST
 ROUNDING = 2.0
-UNKNOWN_ROUNDING = 0.02  # this difference, for a model with only one order of its sums
+UNKNOWN_ROUNDING = 0.02  # assumed mean difference, for a model with only one order of its sums
 WIDEST = 0.1
 # in half precision: the numbers of likeliest tokens that are compared, and how far their logits may
 # be below those of the model's own likeliest tokens
 PLACES = (1, 10)
 SLIP = 0.25
-# passes that replace random tokens by likely ones, which are among the LIKELIEST first
+# passes that replace random tokens by likely ones: each by one of the LIKELIEST likeliest tokens
 READINGS = 8
 LIKELIEST = 3
 PLAIN = "it is several times slower, most so with examples in the prompt"
@@ -72,7 +72,8 @@ class AttentionPath:
     """How a model reads: with ``shared`` attention up to ``window`` tokens (0: no limit), or in the
     plain loop.
 
-    ``own``: transformers' name of the model's own attention, which the plain loop uses.
+    ``reason``: why the model reads so. ``own``: transformers' name of the model's own attention,
+    which the plain loop uses.
     """
 
     shared: bool
@@ -102,7 +103,8 @@ def require_servable(model: Any, where: object) -> None:
     It can serve under three conditions, which at most five short passes test. Its logits are
     finite. A later token changes no earlier logit. Two prompts in one padded batch, read as the
     plain loop reads them, get the logits of the model's own pass. Errors that the model raises are
-    not converted. ``model.state_bytes`` is set to the bytes of a row's states.
+    not converted. For a model that can serve, ``model.state_bytes`` is set to the bytes of a row's
+    states.
     """
     kind = model.config.get_text_config().model_type
     ids = _draw_tokens(model)
@@ -117,7 +119,8 @@ def require_servable(model: Any, where: object) -> None:
         problem = f"{kind} reads both ways: a later token changes earlier logits"
     else:
         padded = _compute_padded_logits(model, ids)
-        # after the end of the prompt, all tokens but the last, all, the next, and all tokens
+        # as in ``padded``: the logits after the prompt, after all tokens but the last, after all,
+        # after the prompt and one more token, and again after all
         own = expected[[0, -2, -1, 1, -1]]
         if not _are_close(model, padded, own, expected.std()):
             problem = f"{kind} gives other logits in a batch of two prompts than for a prompt alone"
@@ -137,7 +140,8 @@ def _draw_tokens(model: Any) -> np.ndarray:
 def _are_close(model: Any, logits: Tensor, expected: Tensor, spread: Tensor) -> bool:
     """Return whether logits are equal up to the rounding of the model's precision.
 
-    ``spread``: the unit of errors.
+    ``logits`` and ``expected`` have one shape. ``spread``: the standard deviation of logits, the
+    unit of errors.
     """
     error = (logits - expected).abs() / spread
     if get_precision(model) == "float32":
@@ -161,12 +165,12 @@ def _compute_padded_logits(model: Any, ids: np.ndarray) -> Tensor:
     return torch.cat([prompt_logits, batch.logits]).float()
 
 
-def find_path(model: Any) -> AttentionPath:
-    """Find out by a trial how a model reads, set its attention accordingly, and return it.
+def choose_attention(model: Any) -> AttentionPath:
+    """Try shared attention, set the model to it if it can be used, and return how the model reads.
 
     For weights with a copy for faster loads, a result with shared attention is stored in the folder
-    of the copy: the trial takes 14 seconds for 1.5 billion parameters. With another torch,
-    processor or code of the trial it is repeated.
+    of the copy: the trial takes 14 seconds for 1.5 billion parameters. The trial is repeated with
+    another version of torch, processor, dtype or code of the trial.
     """
     folder = getattr(model, "copy_folder", None)
     if folder is None:
@@ -188,7 +192,7 @@ def find_path(model: Any) -> AttentionPath:
 
 
 def _hash_trial(model: Any) -> str:
-    """Return 16 digits of the SHA-256 of everything that decides the trial besides the weights."""
+    """Return 16 hex digits of a SHA-256 of all that decides the trial besides the weights."""
     digest = sha256()
     for name in ("model_check.py", "shared_attention.py", "batch.py"):
         digest.update(Path(__file__).with_name(name).read_bytes())
@@ -272,10 +276,10 @@ def _set_attention(model: Any, name: str) -> None:
 
 
 def _compute_own_logits(model: Any, ids: np.ndarray, first: int = PROMPT - 1) -> Tensor:
-    """Return the logits (n - first, V) after each of ``ids`` (n,) from number ``first`` on.
+    """Return the logits (n - first, V) after each of ``ids`` (n,) from index ``first`` on.
 
     They come from one pass of the model with its current attention. By default ``first`` is the
-    last token of the prompt.
+    index of the last token of the prompt.
     """
     device = model.get_input_embeddings().weight.device
     output = model(input_ids=torch.from_numpy(ids)[None].to(device), use_cache=False)
@@ -283,7 +287,10 @@ def _compute_own_logits(model: Any, ids: np.ndarray, first: int = PROMPT - 1) ->
 
 
 def _compute_shared_logits(model: Any, ids: np.ndarray) -> Tensor:
-    """Return the logits of ``_compute_own_logits``, read as the engine reads them, step by step."""
+    """Return the logits (GENERATED + 1, V) that ``_compute_own_logits`` returns, in another way.
+
+    The tokens are read as the engine reads them: the prompt in one pass, then token by token.
+    """
     batch = LiveBatch(KVCaches(), [], model.get_input_embeddings().weight.device)
     # one sequence of one prompt; -1: it shares no prefix
     batch.add(Request("", (), 0), [(tuple(ids[:PROMPT].tolist()), -1)])
@@ -300,7 +307,12 @@ def _measure_rounding(model: Any, ids: np.ndarray, logits: Tensor) -> float | No
     """Return the mean difference of logits between SDPA and eager attention, in their spread.
 
     Both compute the same sums in another order, so this is the rounding of the model's precision.
-    Returns None in float32.
+    Returns None in float32, and ``UNKNOWN_ROUNDING`` for a model that does not use SDPA.
+
+    Args:
+        model: the loaded model.
+        ids: (n,) the tokens of the trial.
+        logits: what ``_compute_own_logits`` returns for them.
     """
     if get_precision(model) == "float32":
         return None
@@ -315,7 +327,8 @@ def _make_likely(model: Any, ids: np.ndarray) -> np.ndarray:
     """Return the tokens with all but the first replaced by tokens that the model finds likely.
 
     Random tokens may magnify rounding: another order of the same sums then moves logits as far as
-    wrong positions do. Every pass replaces each token by a likely one after the tokens before it.
+    wrong positions do. Every pass replaces each token by one that is likely after the tokens before
+    it. ``ids``: (n,), as the result.
     """
     ids = ids.copy()
     ranks = np.random.default_rng(1).integers(LIKELIEST, size=len(ids) - 1)

@@ -98,7 +98,11 @@ class AnswerCache:
     """
 
     def __init__(self, path: Path | None):
-        """Open the file, and make it if necessary."""
+        """Open the file, and make it if necessary.
+
+        ``path``: the file; None: a temporary file. Raises OSError, too, when the folder of ``path``
+        cannot be made.
+        """
         self.path = path
         self._lock = threading.Lock()
         if path is not None:
@@ -140,13 +144,16 @@ class AnswerCache:
             return dict(self._connection.execute(_TOTALS).fetchone())
 
     def count_models(self) -> dict[str, int]:
-        """Return the name of each model that answered → the number of its answers."""
+        """Return the name of each model that answered → the number of its answers, by name."""
         with self._lock_connection():
             return dict(self._connection.execute(_MODELS).fetchall())
 
     @contextmanager
     def _lock_connection(self) -> Iterator[None]:
-        """Hold the lock during a block, and convert the errors of SQLite."""
+        """Hold the lock during a block, and convert the errors of SQLite.
+
+        Raises RunError if the disk fails, InputError for a file that is not such a database.
+        """
         location = self.path or "temporary file of a server's answers"
         try:
             with self._lock:
@@ -168,25 +175,25 @@ class AnswerCache:
 class _Post(NamedTuple):
     """One request as it is sent, and the key of each of its answers in the cache."""
 
-    path: str
-    body: dict[str, Any]
-    keys: tuple[bytes, ...]
+    path: str  # of the API, below ``base_url``
+    body: dict[str, Any]  # the JSON fields
+    keys: tuple[bytes, ...]  # at least one
 
 
 def hash_request(*values: Any) -> bytes:
-    """Return the SHA-256 of the JSON of some values: those that decide an answer."""
+    """Return the SHA-256 of the values that decide an answer, written as JSON."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).digest()
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What the user can change after a failed request, as parts of the hints of errors.
+    """Texts for the hint of an error: what the user can change after a failed request.
 
-    address: the setting with the server's URL.
-    names: after HTTP 404, for a wrong URL or name of the model.
-    slow: after a timeout.
-    fields: after a refused request.
-    long: after a text that is too long for the model.
+    address: name of the setting with the server's URL.
+    names: hint after HTTP 404, for a wrong URL or name of the model.
+    slow: hint after a timeout.
+    fields: hint after a refused request.
+    long: hint after a text that is too long for the model.
     """
 
     address: str
@@ -250,17 +257,18 @@ def _read_key() -> str:
 class Pace:
     """How many requests may be in flight (``allowed``), and when the next one may start.
 
-    An answer 429 halves the number and stops all requests for its Retry-After. Every
-    ``_ANSWERS_TO_SPEED_UP`` other answers raise the number by one again, up to the recipe's
-    concurrency. An answer after which nothing remains of a rate limit stops all requests until the
-    limit is reset. ``is_cancelled`` ends the pauses of all waiting requests, without sending them.
-    Any thread may call the methods.
+    An answer 429 halves ``allowed``, once for each burst of them, down to 1. It also stops all
+    requests for its Retry-After. Once ``_ANSWERS_TO_SPEED_UP`` answers have left ``allowed``
+    unchanged, the next one without 429 raises it by one, up to the recipe's ``concurrency``. An
+    answer after which nothing remains of a rate limit stops all requests until the limit is reset.
+    Pauses above ``_LONGEST_PAUSE`` are ignored. ``is_cancelled`` ends the pauses of all waiting
+    requests, without sending them. Any thread may call the methods.
     """
 
     def __init__(self, concurrency: int):
         self.concurrency = concurrency
         self.allowed = concurrency
-        self._answers = 0  # since the number changed
+        self._answers = 0  # number of answers since ``allowed`` changed
         self._pause_end = 0.0  # of the monotonic clock
         self.is_cancelled = threading.Event()
         self._lock = threading.Lock()
@@ -270,14 +278,14 @@ class Pace:
 
         Args:
             status: HTTP status of the answer.
-            retry_after: its header Retry-After; a date is ignored. After 429 no request starts for
-                so long.
+            retry_after: its header Retry-After in seconds; a date is ignored. After 429 no request
+                starts for so long, unless that is above ``_LONGEST_PAUSE``.
         """
         with self._lock:
             self._answers += 1
             if status == 429:
-                # the answers of one burst halve the number once: after a change, as many answers as
-                # may be in flight have to arrive before the next one
+                # the answers of one burst halve ``allowed`` once: after a change, as many answers
+                # as may be in flight have to arrive before it is halved again
                 if self._answers >= self.allowed or self.allowed == self.concurrency:
                     self.allowed = max(1, self.allowed // 2)
                     self._answers = 0
@@ -287,9 +295,9 @@ class Pace:
                 self._answers = 0
 
     def follow_limits(self, headers: Mapping[str, str]) -> None:
-        """Let no request start before the reset of a rate limit of which nothing remains.
+        """Let no request start before the reset of a rate limit that is used up.
 
-        ``headers``: those of an answer, their names in lower case.
+        ``headers``: the headers of an answer, with names in lower case.
         """
         with self._lock:
             for remaining, reset in _LIMIT_HEADERS.items():
@@ -336,7 +344,11 @@ class _AnswerLimits(threading.local):
             stream.read = partial(self._read, stream.read)
 
     def _read(self, read: Callable[[int, float], bytes], size: int, timeout: float) -> bytes:
-        """Read at most ``size`` bytes within the limits. Raises ReadTimeout or ReadError beyond."""
+        """Read at most ``size`` bytes from a connection.
+
+        Raises ReadTimeout after the answer's deadline, ReadError for a too long answer, and what
+        ``read`` raises. ``read``: the connection's own method. ``timeout``: seconds.
+        """
         seconds = self.deadline - time.monotonic()
         if seconds <= 0:
             raise httpx2.ReadTimeout("the answer does not end")
@@ -350,7 +362,7 @@ class _AnswerLimits(threading.local):
 class Client:
     """Sends requests to one server. The key is read from the environment and is in no message.
 
-    ``advice``: the hints of errors.
+    ``server``: address and settings of the server. ``advice``: the hints of errors.
     """
 
     def __init__(self, server: Server, advice: Advice = GENERATOR_ADVICE):
@@ -384,15 +396,24 @@ class Client:
         )
 
     def post(self, path: str, body: dict[str, object]) -> object:
-        """Return the server's JSON. Raises what ``_send`` raises."""
+        """Post the fields ``body`` to a path below ``base_url``; return the server's JSON.
+
+        Raises what ``_send`` raises.
+        """
         return self._send(lambda: self._client.post(path, cast_to=object, body=body), body)
 
     def get(self, path: str) -> object:
-        """Return the server's JSON for a path, or a whole URL. Raises what ``_send`` raises."""
+        """Return the server's JSON for a path below ``base_url``, or for a full URL.
+
+        Raises what ``_send`` raises.
+        """
         return self._send(lambda: self._client.get(path, cast_to=object), {})
 
     def _limit_answer(self, request: httpx2.Request) -> None:
-        """Before a request is sent: wait until it may start, and start the limits of its answer."""
+        """Before a request is sent: wait until it may start, and start the limits of its answer.
+
+        Raises CancelledRequest when ``pace.is_cancelled`` ends the wait.
+        """
         # a redirect has the extensions of its request, and stays within the limits of that one
         if "trace" not in request.extensions:
             self.pace.wait()
@@ -417,9 +438,9 @@ class Client:
         self.pace.follow_limits(response.headers)
 
     def _apply_error_object(self, response: httpx2.Response) -> None:
-        """Give a successful response with an error object the status that the object names.
+        """Give a successful response with an error object the status that the object means.
 
-        The client then retries or fails as for that status.
+        See ``find_error_status``. The client then retries or fails as for that status.
         """
         response.read()
         if '"error"' not in response.text:  # nearly all answers: they need no parsing here
@@ -433,12 +454,18 @@ class Client:
             response.status_code = status
 
     def _send(self, send: Callable[[], object], fields: Iterable[str]) -> object:
-        """Return the JSON that answers a request. ``fields``: the names of the request's fields.
+        """Return the JSON that answers a request.
+
+        Args:
+            send: sends the request through the client.
+            fields: the names of the request's fields, for an error.
 
         Raises:
-            InputError: the server refuses the key or the request, does not have the path or model,
-                or redirects to another server.
+            InputError: the server refuses the key, does not have the path or model, or redirects to
+                another server. RefusedRequestError: it refuses the request's fields or length.
             RunError: the request fails after all retries, or its answer is not JSON.
+                BrokenRequestError: it fails with HTTP 500 or 501.
+            CancelledRequest: ``pace.is_cancelled`` ended the request's wait, before it was sent.
         """
         try:
             payload = send()
@@ -470,7 +497,10 @@ class Client:
         raise failure
 
     def describe_malformed(self, error: ValidationError) -> RunError:
-        """Return the error for JSON of another form."""
+        """Return the error for an answer that lacks the form of OpenAI's API.
+
+        ``error``: what pydantic raised over its JSON.
+        """
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "the whole"
         problem = self.quote(f"{field}: {first['msg']}")
@@ -485,9 +515,9 @@ class Client:
             raise self.make_error("its answer holds the API key", "change the key")
 
     def _explain_status(self, error: openai.APIStatusError, fields: Iterable[str]) -> StsDinoError:
-        """Return the error for an answer with a status of failure.
+        """Return the error for an answer with an HTTP status of failure, as ``_send`` lists them.
 
-        ``fields``: the names of the request's fields.
+        ``error``: the client's exception. ``fields``: the names of the request's fields.
         """
         location = f"server {self.server.base_url}"
         status = error.status_code
@@ -522,7 +552,7 @@ class Client:
         return RefusedRequestError(location, f"refuses the request, {problem}", hint=hint)
 
     def make_error(self, problem: str, hint: str) -> RunError:
-        """Return the error for a server that fails."""
+        """Return the RunError for a failing server; ``hint``: the next step."""
         return RunError(f"server {self.server.base_url}", problem, hint=hint)
 
     def quote(self, message: str) -> str:
@@ -540,7 +570,7 @@ class OpenAIServer:
     def __init__(self, model: LanguageModel, directory: Path | None = None):
         """Make the writer of a recipe's section ``model``; no request is sent yet.
 
-        Its answers are stored beside the run ``directory``, without one in a temporary file.
+        Its answers are stored beside the run ``directory``; None: in a temporary file.
         Raises InputError for a published recipe, which does not name the server's address, and what
         ``Client`` and ``AnswerCache`` raise.
         """
@@ -562,7 +592,7 @@ class OpenAIServer:
         self._has_few_choices = False
         self._refuses_choices = False  # whether the server refuses the field n
         self._refuses_max_tokens = False  # whether it takes max_completion_tokens instead
-        self._reserved = 0.0  # the highest cost of the requests under way
+        self._reserved = 0.0  # highest price of the requests in flight together
 
     def stream(
         self,
@@ -573,15 +603,16 @@ class OpenAIServer:
     ) -> Iterator[tuple[Request, Completion]]:
         """Complete the requests as ``Writer.stream`` does, ``server.concurrency`` at a time.
 
-        When a request fails for good, no other starts. Those in flight are waited for, and their
-        answers are stored. Texts of one answer (``contrast``, ``choices``) share its request.
-        Raises what ``_fetch_answers`` and ``_prove_structured_output`` raise.
+        When a request fails for good, no other starts. Requests in flight are waited for, and their
+        answers are stored. Texts of one answer (``contrast``, ``choices``) share one HTTP request.
+        ``batch_size`` and ``prefixes`` are unused. Raises what ``_fetch_answers`` and
+        ``_prove_structured_output`` raise.
         """
         self.client.pace.is_cancelled.clear()
         if queue and self.server.structured_output:
             self._prove_structured_output(queue[0], settings)
         pool = ThreadPoolExecutor(self.server.concurrency, thread_name_prefix="openai")
-        # both by the first key of the HTTP request; finished ones are removed
+        # by the first key of an unfinished HTTP request: its answers, and the texts that need them
         in_flight: dict[bytes, Future[list[Answer]]] = {}
         texts: dict[bytes, list[Request]] = {}
         try:
@@ -614,9 +645,9 @@ class OpenAIServer:
             pool.shutdown(cancel_futures=True)
 
     def _choose_answer(self, request: Request, answers: Sequence[Answer]) -> Answer | None:
-        """Return the answer with a request's text; None where the server gave fewer choices.
+        """Return the answer with the text of ``request``; None if the server gave too few choices.
 
-        The first time, a warning is logged.
+        The first None is logged as a warning, unless the server refuses the field ``n``.
         """
         index = 0 if request.choice is None else request.choice.number
         if index < len(answers):
@@ -630,12 +661,15 @@ class OpenAIServer:
         return None
 
     def choose_queue_length(self, settings: DecodingParameters, batch_size: int | None) -> int:
-        """Return the texts of all concurrent requests, see ``Writer.choose_queue_length``."""
+        """Return how many texts all concurrent HTTP requests together ask for.
+
+        See ``Writer.choose_queue_length``; both arguments are unused.
+        """
         texts_of_request = self.server.choices * len(list_answer_keys(self.server))
         return self.server.concurrency * texts_of_request
 
     def _prove_structured_output(self, request: Request, settings: DecodingParameters) -> None:
-        """Send a request, and raise InputError when its answer is not JSON of the schema.
+        """Send a request, and raise InputError when its answer lacks the requested JSON.
 
         Some servers ignore ``response_format``. An answer that was cut proves nothing. The answer
         is cached like any other, so it is paid for once. Raises what ``_fetch_answers`` raises.
@@ -652,7 +686,7 @@ class OpenAIServer:
             )
 
     def _make_post(self, request: Request, settings: DecodingParameters) -> _Post:
-        """Return the HTTP request for a text; texts of one answer have the same one."""
+        """Return the HTTP request for a text; texts of one answer have the same request."""
         path = "/chat/completions" if self.model.chat_template else "/completions"
         body = make_body(self.model, self.server, request, settings)
         if request.choice is None:
@@ -667,9 +701,10 @@ class OpenAIServer:
     def _fetch_answers(self, post: _Post, settings: DecodingParameters) -> list[Answer]:
         """Return the answers of a request from the cache, else from the server, and cache them.
 
-        There is one answer for each choice of the server, at least one. Raises what
-        ``Client.post``, ``read_answers`` and ``_keep_budget`` raise, and RunError for JSON of
-        another form and for an answer with the API key.
+        There is one answer for each choice that the server gave, at least one, in its order. Raises
+        what ``Client.post``, ``_keep_budget`` and the cache raise. Also raises RunError for JSON of
+        another form and for an answer with the API key, and InputError for an answer that lacks a
+        field of the dialect or was cut by the server's context.
         """
         cached = [answer for answer in map(self._cache.find, post.keys) if answer is not None]
         if cached:
@@ -689,7 +724,7 @@ class OpenAIServer:
         return answers
 
     def _post_choices(self, post: _Post) -> object:
-        """Return the JSON for a request; without the field ``n`` where the server refuses it.
+        """Send a request, without the field ``n`` if the server refuses it; return the JSON.
 
         Raises what ``Client.post`` raises.
         """
@@ -711,10 +746,10 @@ class OpenAIServer:
         return payload
 
     def _post_limited(self, path: str, body: dict[str, Any]) -> object:
-        """Return the JSON for a request; its token limit has the name that the server accepts.
+        """Send a request with its token limit in the field that the server takes; return the JSON.
 
-        OpenAI's models of 2025 and later refuse ``max_tokens`` and name the other field. Raises
-        what ``Client.post`` raises.
+        OpenAI's models of 2025 and later refuse ``max_tokens``, and name ``max_completion_tokens``
+        in the refusal. Raises what ``Client.post`` raises.
         """
         if not self._refuses_max_tokens:
             try:
@@ -730,11 +765,11 @@ class OpenAIServer:
 
     @contextmanager
     def _keep_budget(self, body: dict[str, Any]) -> Iterator[Callable[[Sequence[Answer]], None]]:
-        """Reserve the highest price of a request during a block.
+        """Reserve a high estimate of a request's price during a block.
 
-        Yields a function that adds the price of the request's answers to what is spent. Raises
+        Yields a function that adds the price of the request's answers to the spent sum. Raises
         RunError for a request beyond the budget. The function raises InputError for answers without
-        a number of tokens, if there is a budget.
+        a number of tokens, if there is a budget. ``body``: the fields of the request.
         """
         # Reserve the price of the prompt and of as many generated tokens as the request allows
         budget = self.server.budget
@@ -773,7 +808,7 @@ class OpenAIServer:
                 self._reserved -= highest
 
     def _compute_price(self, prompt_tokens: float, completion_tokens: float) -> float:
-        """Return the price of tokens, 0 without prices."""
+        """Return the price of tokens in the currency of ``price_per_million``; 0 without prices."""
         prompt_price, completion_price = self.server.price_per_million or (0.0, 0.0)
         return (prompt_tokens * prompt_price + completion_tokens * completion_price) / 1e6
 
@@ -800,15 +835,14 @@ class OpenAIServer:
     def count_tokens(self, text: str) -> int:
         """Return how many tokens the model's tokenizer makes of ``text``.
 
-        The tokenizer is read from ``model.path`` or ``model.repo_id``. Raises InputError without
-        one.
+        Raises what ``_tokenizer`` raises.
         """
         return len(self._tokenizer(text, add_special_tokens=False).input_ids)
 
     def is_control(self, text: str) -> bool:
         """Return whether ``text`` holds a control token that is common among models.
 
-        Those of the served model are unknown.
+        The control tokens of the served model are unknown.
         """
         return _CONTROL_TOKEN.search(text) is not None
 
@@ -822,7 +856,8 @@ class OpenAIServer:
     def _tokenizer(self) -> Any:
         """The tokenizer of ``model.path`` or ``model.repo_id``.
 
-        Raises InputError without one, and for one on the Hub without ``model.revision``.
+        Raises InputError if neither is set, and for a tokenizer on the Hub without
+        ``model.revision``; also what ``load_model.load_tokenizer`` raises.
         """
         name = self.model.path or self.model.repo_id
         if name is None:
@@ -843,7 +878,7 @@ class OpenAIServer:
         return load_tokenizer(self.model)
 
     def describe(self) -> dict[str, Any]:
-        """Return facts for the manifest."""
+        """Return facts for the manifest: the served model, and options that change its texts."""
         return {
             "id": self.model.repo_id or self.server.model,
             "parameters": None,
@@ -857,8 +892,8 @@ class OpenAIServer:
     def usage(self) -> dict[str, Any]:
         """Tokens, cost and models of all stored answers, those of interrupted runs included.
 
-        The cost is None without prices. ``models``: the name of each model that answered → the
-        number of its answers.
+        Keys: those of ``AnswerCache.sum_tokens``; ``cost``, in the currency of
+        ``price_per_million``, None without prices; ``models``, see ``AnswerCache.count_models``.
         """
         totals: dict[str, Any] = dict(self._cache.sum_tokens())
         totals["cost"] = None

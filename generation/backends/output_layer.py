@@ -41,7 +41,7 @@ class OutputLayer:
     """A model's last linear layer, from H numbers to V logits, read piece by piece."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
-        """``weight`` is (V, H), ``bias`` (V,)."""
+        """``weight`` is (V, H); ``bias`` is (V,) or None."""
         self.weight = weight
         self.bias = bias
         self.vocabulary = len(weight)
@@ -69,10 +69,10 @@ class OutputLayer:
     def compute_pieces(self, hidden: Tensor, banned: Sequence[int]) -> Iterator[Tensor]:
         """Yield the logits (R, at most PIECE) of each piece in float32.
 
-        They are -∞ for ``banned`` tokens and beyond the vocabulary.
+        They are -∞ for ``banned`` tokens and beyond the vocabulary. ``hidden``: (R, H).
         """
         hidden = hidden.to(self.weight.dtype)
-        banned_columns = defaultdict[int, list[int]](list)  # number of the piece → columns
+        banned_columns = defaultdict[int, list[int]](list)  # index of the piece → columns in it
         for token in banned:
             banned_columns[token // PIECE].append(token % PIECE)
         for number, (start, piece) in enumerate(zip(self.starts, self._pieces, strict=True)):
@@ -168,8 +168,8 @@ class LogitsInPieces(NextTokenLogits):
     def _compute_tiles(self, rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Compute the logits in the ``count`` tiles with the largest maxima of each row (B,).
 
-        Returns the logits (B, count · TILE) and their tokens; -∞ and V where a tile is filled up
-        beyond the vocabulary.
+        Returns the logits (B, count · TILE) and their tokens; where a tile is filled up beyond the
+        vocabulary, the logit is -∞ and the token V. A row with fewer tiles has fewer logits.
         """
         _, tiles = find_largest(self._maxima[rows], min(count, self._maxima.shape[1]))
 
@@ -241,7 +241,10 @@ def take_output_layer(model: Any) -> OutputLayer | None:
 
 
 def _run_short_prompts(model: Any) -> Tensor:
-    """Return a pass's outputs (TRIED_PROMPTS, V or H) after prompts of two tokens each."""
+    """Return the outputs (TRIED_PROMPTS, V or H) of a pass, one for each prompt of two tokens.
+
+    They are logits, or hidden states after the output layer is replaced.
+    """
     batch = LiveBatch(KVCaches(), [], model.get_input_embeddings().weight.device)
     prompts = [((first, first + 1), -1) for first in range(TRIED_PROMPTS)]
     batch.add(Request("", (), 0), prompts)
@@ -256,7 +259,10 @@ _TINY = 1e-9  # least scale: a row of zeros must not divide by 0
 
 
 def cpu_has(*names: str) -> bool:
-    """Return whether this CPU has one of these instructions; False if torch is too old to say."""
+    """Return whether this CPU has one of these instructions; False if torch is too old to say.
+
+    ``names``: those of ``torch.cpu.get_capabilities``.
+    """
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return any(capabilities.get(name, False) for name in names)
 
@@ -348,7 +354,7 @@ def pack_layers(model: Any, last: bool = False, eight_bits: bool = False) -> int
         last: pack the output layer alone; False: all layers except it.
         eight_bits: round weights and inputs to 8 bits.
 
-    Layers that ``pack_layer`` cannot pack stay as they are.
+    Layers that ``pack_layer`` cannot pack stay as they are, and so do the layers ``UNPACKED``.
     """
     output_layer = model.get_output_embeddings()
     # a list of names, not of layers: a list of layers would keep replaced weights in memory
@@ -377,7 +383,7 @@ def make_linear(weight: Tensor, bias: Tensor | None) -> nn.Module:
 
 @torch.inference_mode()
 def pack_layer(layer: nn.Module, eight_bits: bool = False) -> nn.Module:
-    """Return a linear layer in packed form.
+    """Return a linear layer in packed form; ``eight_bits``: as an ``Int8Linear``.
 
     Returns the layer itself if it cannot be packed, or if the outputs of the packed layer differ by
     more than the rounding of its precision.

@@ -11,11 +11,11 @@ from sts_dino.hub.contract.schema import EMPTY, LINE_BREAK, NOT_CLOSED
 
 
 class Choice(NamedTuple):
-    """One of several texts of an answer: its number from 0, their total, their request's seed."""
+    """One of the texts that a server gives in one answer."""
 
-    number: int
-    total: int
-    seed: int
+    number: int  # index of the text among them, from 0
+    total: int  # number of texts of the answer
+    seed: int  # seed of the HTTP request
 
 
 @dataclass(frozen=True)
@@ -44,17 +44,20 @@ class Request:
 
     @property
     def compared_count(self) -> int:
-        """Number of prompts that self-debiasing compares; ``reported_prompts`` begins with them."""
+        """Number of prompts that self-debiasing compares: the own prompt and the counter-prompts.
+
+        ``reported_prompts`` begins with them.
+        """
         return 1 + len(self.counter_prompts)
 
     def get_decay_constant(self, settings: DecodingParameters) -> float:
-        """Return λ of the text: its own one, else that of the settings."""
+        """Return λ of the text: the request's, else the settings'."""
         if self.decay_constant is None:
             return settings.decay_constant
         return self.decay_constant
 
     def get_guidance(self, settings: DecodingParameters) -> float:
-        """Return γ of the text: its own, else that of the settings; 0 without plain prompt."""
+        """Return γ of the text: the request's, else the settings'; 0 without a plain prompt."""
         if self.plain_prompt is None:
             return 0.0
         return settings.guidance if self.guidance is None else self.guidance
@@ -63,8 +66,8 @@ class Request:
     def reported_prompts(self) -> tuple[str, ...]:
         """Prompts under which a log-probability is reported.
 
-        These are the own prompt, the counter-prompts, and the scored prompts that are not among
-        those, each once.
+        These are the own prompt, the counter-prompts, and then, once each, the scored prompts that
+        are neither.
         """
         compared = (self.prompt, *self.counter_prompts)
         scored = dict.fromkeys(self.scored_prompts)
@@ -88,7 +91,7 @@ class Completion:
     """The generated text up to its end (``decoding.text_end``), and its statistics."""
 
     text: str
-    problem: str | None  # one of sts_dino.hub.contract.schema.COMPLETION
+    problem: str | None  # one of sts_dino.hub.contract.schema.COMPLETION; None: a usable text
     # mean nats per token, the ending one included, under the own prompt; None: not reported
     log_prob: float | None
     # log_prob minus the highest such mean under a counter-prompt; None without counter-prompts
@@ -115,13 +118,14 @@ class Writer(TokenCounter, Protocol):
         Args:
             queue: requests that wait; a request leaves it when its decoding starts.
             settings: decoding parameters of all requests.
-            batch_size: model rows decoded together; None: as many as fit. Changes no text.
-            prefixes: texts that many prompts begin with; the model reads them once. They change
-                no text.
+            batch_size: model rows decoded together; None: as many as fit. In float32 on a CPU it
+                changes no text. A server ignores it.
+            prefixes: texts that many prompts begin with; the model reads them once. They may change
+                the last bits of probabilities. A server ignores them.
 
         Raises:
-            InputError: a prompt and ``max_new_tokens`` do not fit the model's context, or the
-                server refuses a request.
+            InputError: a prompt and ``max_new_tokens`` do not fit the model's context, a chat
+                template cannot be used, or the server refuses a request.
             RunError: memory is too small for one text, or the server fails.
         """
 
@@ -184,8 +188,9 @@ def extract_text(generated: str, ended: bool, text_end: TextEnd) -> tuple[str, s
 def _extract_line(generated: str, ended: bool) -> tuple[str, str | None]:
     """Return the first line, without a quotation mark at its end, and its problem or None.
 
-    A full stop after that mark goes with it. A line that neither a line break, a quotation mark nor
-    the model ended is not closed.
+    A full stop after that mark is removed with it. The problem is NOT_CLOSED for a line that
+    neither a line break, a quotation mark nor the model ended, and EMPTY for any other line without
+    text. ``ended``: the model ended the text by itself.
     """
     line, line_break, _ = generated.partition("\n")
     line = line.strip()

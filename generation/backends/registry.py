@@ -28,7 +28,7 @@ class Backend:
     All functions take the section ``model`` of a recipe.
 
     - ``load``: returns the writer. It also takes the run directory, beside which a server's
-      answers are stored, and the number of workers.
+      answers are stored (None: they are not kept), and the number of workers.
     - ``preview``: returns the token counter of a plan, without weights, and lines about the model.
     - ``resolve_dtype``: returns the dtype for ``dtype: auto``.
     - ``prove``: tries the model, and returns lines about the result.
@@ -43,7 +43,7 @@ class Backend:
 
 
 def _load_engine(model: LanguageModel, directory: Path | None, workers: int) -> Writer:
-    """Load a local model.
+    """Load a local model as an engine; ``directory`` is unused.
 
     Its workers share torch's threads: unless the recipe sets their number, each worker gets an
     equal part. Raises what ``load_model.load_model`` raises.
@@ -115,8 +115,9 @@ BACKENDS = {
 def load_writer(model: LanguageModel, directory: Path | None = None, workers: int = 1) -> Writer:
     """Return the writer of a recipe's section ``model``, with this many parallel workers.
 
-    Raises InputError when it cannot be loaded, OutOfMemory when it does not fit into memory, and
-    RunError when the Hub or the disk fails.
+    ``directory``: the run directory, beside which a server's answers are stored; None: until the
+    end of the process. Raises InputError when the model cannot be loaded, OutOfMemory when it does
+    not fit into memory, and RunError when the Hub or the disk fails.
     """
     return BACKENDS[model.backend].load(model, directory, workers)
 
@@ -124,15 +125,16 @@ def load_writer(model: LanguageModel, directory: Path | None = None, workers: in
 def load_preview(model: LanguageModel) -> tuple[TokenCounter, list[str]]:
     """Return the token counter of a plan, and lines about the model, without loading its weights.
 
-    Raises InputError for an unusable model.
+    Raises InputError for an unusable model, RunError when the Hub or the disk fails.
     """
     return BACKENDS[model.backend].preview(model)
 
 
 def resolve_model_dtype(recipe: DatasetRecipe) -> DatasetRecipe:
-    """Return the recipe with ``model.dtype: auto`` resolved on this machine.
+    """Return the recipe with ``model.dtype: auto`` replaced by this machine's fastest dtype.
 
-    Raises InputError for a missing device.
+    A server's recipe, and one with another dtype, is returned unchanged. Raises InputError for a
+    missing device.
     """
     model = recipe.model
     if model.dtype != "auto":
@@ -146,8 +148,12 @@ def parse_server(option: str, requested: str) -> Server | None:
 
     ``openai/NAME`` without a revision names a model at OpenAI's own address, unless a file or
     folder has this path. Raises InputError, which names the ``option``, for a URL without a model's
-    name, and for a URL that ``base_url`` of a recipe cannot be. The error does not show the URL,
-    which may hold a password.
+    name, and for a URL that a recipe's ``base_url`` does not allow. The error does not show the
+    URL, which may hold a password.
+
+    Args:
+        option: the command's option, for the error.
+        requested: the option's value.
     """
     if re.match(r"https?://", requested, re.IGNORECASE):
         raise InputError(

@@ -38,7 +38,7 @@ def guide(own: Tensor, plain: Tensor, guidance: Tensor | float) -> Tensor:
 
     Args:
         own: (B, V) logits, or (B, H) hidden states, under the own instruction.
-        plain: the same under the plain prompt.
+        plain: the logits or hidden states under the plain prompt, of this shape.
         guidance: γ >= 0, one number or (B, 1); 0 gives ``own``.
     """
     return own + guidance * (own - plain)
@@ -94,8 +94,8 @@ def select_nucleus(log_probs: Tensor, settings: DecodingParameters) -> tuple[Ten
 
     Args:
         log_probs: (B, V).
-        settings: ``top_k`` tokens stay (0: all). Of these the smallest set of the likeliest stays
-            whose probabilities reach ``top_p``; it has at least one token.
+        settings: the ``top_k`` likeliest tokens stay (0: all). Of them the fewest likeliest stay
+            whose probabilities sum to at least ``top_p``, at least one token.
 
     Returns:
         probabilities (B, M) in falling order, zero for tokens that top-p removes, and the token ids
@@ -175,7 +175,7 @@ def append_guided_rows(
 ) -> tuple[Tensor, TextRows]:
     """Append a guided row for each text with guidance to a model's outputs.
 
-    Rows that no text is compared with or scored by, such as those of plain prompts, are dropped.
+    Rows that are not in ``rows.scored``, such as those of plain prompts, are dropped.
 
     Args:
         outputs: (R, V) logits, or (R, H) hidden states before an affine output layer.
@@ -321,8 +321,9 @@ def _search_likeliest(
 def find_largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the ``count`` largest of each row (B, V) in falling order, and their positions.
 
-    They are in the ``count`` tiles with the largest maxima. So in long rows only these tiles are
-    searched, which is faster than torch's ``topk`` over the row. ``count`` is at most V.
+    They are in the ``count`` tiles with the largest maxima, or after the last whole tile. So in
+    long rows only these values are searched, which is faster than torch's ``topk`` over the row.
+    ``count`` is at most V.
     """
     rows, length = values.shape
     tiles = length // TOPK_TILE

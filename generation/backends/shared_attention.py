@@ -81,9 +81,10 @@ class KVCache:
             values[..., -KV_ALIGN] = 1
 
     def reserve(self, entries: int, length: int) -> None:
-        """Make room for these entries and tokens. If that needs more entries, add an eighth more.
+        """Make room for this many entries, and tokens of an entry.
 
-        Every growth copies the cache, so it should be rare.
+        Every growth copies the cache, so it should be rare: a growing cache gets room for an eighth
+        and ``KV_ALIGN`` more entries than it needs.
         """
         if entries > self.entries or length > self.length:
             self.grow(max(self.entries, entries * 9 // 8 + KV_ALIGN), length)
@@ -94,7 +95,7 @@ class KVCache:
         """Write the keys and values of N tokens to a layer.
 
         Args:
-            layer: number of the layer.
+            layer: index of the layer.
             entries: (N,) the entry of each token.
             positions: (N,) its position there.
             keys, values: (N, key heads, size).
@@ -117,7 +118,7 @@ class Level:
     """
 
     cache: KVCache
-    entries: Tensor | None  # (E,) numbers of the entries that are read; None: the first E
+    entries: Tensor | None  # (E,) indices of the entries that are read; None: the first E
     length: int  # tokens of an entry that are read, a multiple of KV_ALIGN
     slots: Tensor  # (E, n) the row in each slot; any row if the slot is empty
     member_slots: Tensor  # (L,) the slot of each reading row, as an index in flattened slots
@@ -154,8 +155,8 @@ class Write:
 
     cache: KVCache
     rows: slice | Tensor  # the N rows
-    entries: Tensor  # (N,)
-    positions: Tensor  # (N,)
+    entries: Tensor  # (N,) the entry of each row's token
+    positions: Tensor  # (N,) the token's position in the entry
 
 
 @dataclass
@@ -163,8 +164,8 @@ class Pass:
     """One forward pass over M rows: its inputs, the rows of its outputs, its writes and reads."""
 
     ids: np.ndarray  # (M,) token ids
-    positions: np.ndarray  # (M,)
-    output_rows: np.ndarray  # numbers of the rows whose logits are returned
+    positions: np.ndarray  # (M,) the position of each token in its text, prompt included
+    output_rows: np.ndarray  # (R,) indices of the rows whose outputs ``run_pass`` returns
     writes: list[Write] = field(default_factory=list)
     levels: list[Level] = field(default_factory=list)
 
@@ -187,7 +188,7 @@ def attend(
     the caches of the pass (``Pass.writes``), and then reads the levels of the pass.
 
     Args:
-        module: the attention layer, which has its number.
+        module: the attention layer; ``layer_idx`` is its index.
         query: (1, heads, rows, size).
         key: (1, key heads, rows, size).
         value: (1, key heads, rows, size).
@@ -242,7 +243,7 @@ def read_fused(queries: Tensor, levels: list[Level], layer: int, scaling: float)
     Args:
         queries: (M, heads, size), not scaled, in a type of ``FUSED_TYPES``.
         levels: the levels of the pass.
-        layer: number of the layer.
+        layer: index of the layer.
         scaling: factor of the scores.
 
     Returns:
@@ -277,7 +278,7 @@ def read_levels(queries: Tensor, levels: list[Level], layer: int) -> Tensor:
         queries: (M, heads, size), float32 or wider, scaled so that scores are logarithms to base 2:
             on a CPU torch's ``exp`` is ten times slower for -∞, ``exp2`` is not.
         levels: the levels of the pass.
-        layer: number of the layer.
+        layer: index of the layer.
 
     Returns:
         (M, heads, value size), float32.
@@ -315,7 +316,7 @@ def read_levels(queries: Tensor, levels: list[Level], layer: int) -> Tensor:
 def _gather_slots(rows: Tensor, level: Level, key_heads: int) -> Tensor:
     """Return a tensor by row, (M, heads[, size]), as one by slot, (E, key heads, n·G, size).
 
-    G is the number of heads of a key head. Without a size it is 1.
+    G is the number of heads of a key head. Without ``size``, that of the result is 1.
     """
     entries, slots = level.slots.shape
     group = rows.shape[1] // key_heads

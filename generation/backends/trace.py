@@ -53,9 +53,9 @@ class Tracer:
     """The language model of a recipe, which traces a text and generates it with the engine."""
 
     def __init__(self, model: LanguageModel):
-        """Load the model. Raises InputError when it cannot be loaded."""
+        """Load the model. Raises what ``load_model.load_model`` raises."""
         self._model, tokenizer = load_model(model)
-        # for its tokens alone: with shared=True an engine would change the model's attention
+        # this engine only encodes and decodes; with shared=True it would change the attention
         self._slow = Engine(self._model, tokenizer, chat=model.chat_template, shared=False)
         self._chat = model.chat_template
         self._cache_argument = find_cache_argument(self._model)
@@ -65,7 +65,8 @@ class Tracer:
     def trace(self, request: Request, settings: DecodingParameters) -> tuple[list[Step], str]:
         """Generate a text; return a step for each token, and the text up to its end.
 
-        The last step is the token that ends the text, or number ``max_new_tokens``.
+        The last step is the token that ends the text; without one there are ``max_new_tokens``
+        steps. Raises what ``Engine.encode`` raises for an unusable prompt or chat template.
         """
         # Give every prompt its own cache; the first step reads the whole prompts
         prompts = [request.prompt, *request.counter_prompts]
@@ -73,7 +74,7 @@ class Tracer:
             prompts.append(request.plain_prompt)
         caches = [DynamicCache(config=self._model.config) for _ in prompts]
         newest: list[Sequence[int]] = [self._slow.encode(prompt) for prompt in prompts]
-        positions = [0 for _ in prompts]  # of the first of these tokens
+        positions = [0 for _ in prompts]  # position of the first token of each list in ``newest``
 
         # Draw token after token
         seed = np.array([request.seed], dtype=np.uint64)
@@ -84,6 +85,7 @@ class Tracer:
                 self._compute_logits(ids, position, cache)
                 for ids, position, cache in zip(newest, positions, caches, strict=True)
             ]
+            # (prompts, V): the prompt, then K counter-prompts, then the plain prompt if any
             logits = torch.stack(rows).float()
             if request.plain_prompt is not None:
                 guided = guide(logits[:1], logits[-1:], request.get_guidance(settings))
@@ -112,7 +114,8 @@ class Tracer:
     ) -> Completion:
         """Return the completion that the engine generates, with its statistics.
 
-        ``trace`` cannot be called afterwards: the engine changes the model's attention.
+        The arguments are those of ``Writer.stream``, whose errors are raised. ``trace`` cannot be
+        called afterwards: the engine changes the model's attention.
         """
         engine = Engine(self._model, self._slow.tokenizer, chat=self._chat)
         return complete(engine, [request], settings, batch_size, prefixes)[0]
@@ -166,9 +169,10 @@ class Tracer:
         )
 
     def _compute_logits(self, tokens: Sequence[int], position: int, cache: DynamicCache) -> Tensor:
-        """Return the logits (V,) after the tokens, which are appended to a cache.
+        """Return the logits (V,) after the last of the tokens, which are appended to a cache.
 
-        ``position``: that of the first token. Bamba does not derive positions from the cache.
+        ``position``: the first token's position in the text. Bamba does not derive positions from
+        the cache.
         """
         ids = torch.tensor([tokens], device=self._model.get_input_embeddings().weight.device)
         output = self._model(

@@ -41,11 +41,11 @@ class ClusterOptions:
     Args:
         address: ``HOST:PORT`` of a Ray cluster, ``auto`` for the cluster of this machine, or None
             for this machine alone.
-        workers: number of workers, on a cluster at most; None: one, or all that a cluster has room
-            for.
+        workers: number of workers, on a cluster the most; None: one on this machine, and on a
+            cluster as many as there is room for.
         store: path or URL where workers leave their results; None: they send them.
-        cpus: CPUs of one worker.
-        gpus: GPUs of one worker.
+        cpus: CPUs of one worker; None: see ``ray_workers.compute_worker_resources``.
+        gpus: GPUs of one worker, a share of one included; None: as for ``cpus``.
     """
 
     address: cli.RayOption = None
@@ -73,7 +73,7 @@ class ClusterOptions:
             return True
         if self.store is not None or self.cpus or self.gpus:
             return True
-        # Where a text depends on its batch, one thread generates each shard alone.
+        # Where a text depends on its batch, a process generates each shard alone, in one thread.
         return bool(recipe.decoding.batch_size) and model.dtype != "float32"
 
 
@@ -118,7 +118,7 @@ def list_withheld_secrets(recipe: DatasetRecipe, store: str | None) -> tuple[str
     """Return the environment variables with tokens that workers of this machine do not need.
 
     Workers keep the Hub's token if the model or the store is on the Hub. ``store``: path or URL of
-    the result store, or None.
+    the result store; None: there is no store.
     """
     if recipe.model.repo_id is not None or (store or "").startswith("hf://"):
         return _SECRET_VARIABLES[:1]
@@ -127,7 +127,7 @@ def list_withheld_secrets(recipe: DatasetRecipe, store: str | None) -> tuple[str
 
 @contextmanager
 def start_local_ray(cpus: float, gpus: float | None, withheld: Sequence[str] = ()) -> Iterator[Any]:
-    """Start Ray on this machine for this process alone; its processes end with this one.
+    """Start Ray on this machine for this process alone; its processes end with the block.
 
     It listens on the loopback device, asks for a token that only this process and its workers have,
     and keeps its files in a folder of this user. Yields the module ``ray``.
@@ -181,9 +181,9 @@ def join_cluster(address: str) -> Iterator[Any]:
     """Join the cluster at ``HOST:PORT``, or the one that this machine belongs to (``auto``).
 
     Yields the module ``ray``, and disconnects from the cluster at the end of the block. Raises
-    InputError when no cluster answers within ``ANSWER_SECONDS``, and when Ray refuses the
-    connection: this machine is not a node of the cluster, the token is wrong, or the versions of
-    Ray or Python differ.
+    InputError for a malformed address, when no cluster answers within ``ANSWER_SECONDS``, and when
+    Ray refuses the connection. Ray refuses it if this machine is not a node of the cluster, if the
+    token is wrong, or if the versions of Ray or Python differ.
     """
     option = f"--ray {address}"
     set_environment({"RAY_gcs_server_request_timeout_seconds": str(ANSWER_SECONDS)})
@@ -203,7 +203,8 @@ def join_cluster(address: str) -> Iterator[Any]:
 def set_environment(variables: dict[str, str]) -> None:
     """Set environment variables that Ray reads when it is imported, and its processes inherit.
 
-    Usage statistics are off. A worker without GPUs keeps the CUDA devices of its process visible.
+    Besides ``variables``, two are always set. They turn usage statistics off, and keep Ray from
+    changing CUDA_VISIBLE_DEVICES for a worker without GPUs.
     """
     os.environ |= {
         "RAY_USAGE_STATS_ENABLED": "0",
@@ -224,7 +225,10 @@ def stay_on_loopback() -> None:
 
 
 def join_ray(ray: Any, address: str, **options: Any) -> None:
-    """Call ``ray.init``, and restore the command's own handler of SIGTERM, which Ray replaces."""
+    """Call ``ray.init``, and restore the command's own handler of SIGTERM, which Ray replaces.
+
+    A handler can be restored in the main thread alone. Errors of ``ray.init`` pass unchanged.
+    """
     handler = signal.getsignal(signal.SIGTERM)
     ray.init(address, log_to_driver=False, logging_level="ERROR", **options)
     if callable(handler) and threading.current_thread() is threading.main_thread():
@@ -234,8 +238,12 @@ def join_ray(ray: Any, address: str, **options: Any) -> None:
 def require_answer(option: str, address: str) -> None:
     """Raise InputError unless a cluster answers at ``address`` within ``ANSWER_SECONDS``.
 
-    A child process asks the cluster, because Ray itself would wait for minutes. ``option``: the
-    command-line option with the address, for errors.
+    A child process asks the cluster, because Ray itself would wait for minutes. Raises InputError
+    for a malformed address, too.
+
+    Args:
+        option: the command-line option with the address, for errors.
+        address: ``HOST:PORT``, or ``auto`` for the cluster of this machine.
     """
     command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--skip-version-check"]
     if address != ANY_CLUSTER:
@@ -254,7 +262,11 @@ def require_answer(option: str, address: str) -> None:
 
 
 def require_open_port(option: str, address: str) -> None:
-    """Raise InputError unless ``address`` is ``HOST:PORT`` and something listens there."""
+    """Raise InputError unless ``address`` is ``HOST:PORT`` and something listens there.
+
+    For a loopback host, Ray is also made to use 127.0.0.1 (``stay_on_loopback``). ``option``: the
+    command-line option with the address, for errors.
+    """
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal():  # ray:// is Ray Client's
         raise InputError(
@@ -271,9 +283,9 @@ def require_open_port(option: str, address: str) -> None:
 
 
 class RayRefusal(NamedTuple):
-    """A reason for not joining a cluster, as Ray's long error messages (2.60) give it."""
+    """A reason why a cluster cannot be joined, and how to find it in Ray's long error messages."""
 
-    pattern: str
+    pattern: str  # regular expression, for the messages of Ray 2.60
     problem: str  # a format string for the groups of the pattern
     hint: str
 
@@ -305,7 +317,8 @@ REFUSALS = (
 def convert_ray_refusal(option: str, error: BaseException) -> InputError:
     """Return the InputError of one line for an error of Ray's health check or ``ray.init``.
 
-    A known refusal gets its text in ``REFUSALS``, any other error the last line of its message.
+    A refusal in ``REFUSALS`` gets the text given there, any other error the last line of its
+    message. ``option``: the command-line option with the address, which the error names.
     """
     parts = (error, error.__cause__, getattr(error, "stderr", ""))
     text = "\n".join(str(part) for part in parts if part).strip()

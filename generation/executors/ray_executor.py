@@ -2,10 +2,13 @@
 process.
 
 The driver, this process, reads tasks as workers become free and takes their results as they come.
-It alone writes the run directory. No byte depends on where, when and how often a task is done. The
-type of an error decides its cause. After a problem of a node (versions, files, memory, disk) the
-node gets no more workers, and one line reports it. A problem of a task (a prompt that is too long)
-stops the run, as in one process. After any other error the task is tried on another worker.
+It alone writes the run directory. No byte of the dataset depends on where, when and how often a
+task is done.
+
+The type of an error shows its cause. After a problem of a node (versions, files, disk) the node
+gets no more workers, and one line reports it. A node whose memory ran out gets one worker fewer. A
+problem of a task (a prompt that is too long) stops the run, as in one process. After any other
+error the task is tried again, until it has failed ``MOST_TASK_FAILURES`` times.
 """
 
 import logging
@@ -60,10 +63,11 @@ logger = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 1.0  # longest wait for an answer of a worker before the nodes are read again
 EMPTY_SECONDS = 60.0  # longest time in which a cluster has no node to work on
-AUTOSCALING_SECONDS = 900.0  # the same with --workers: a machine takes minutes to start
-SHARDS_AHEAD = 4  # shards that a worker may begin while one is not done
-MOST_TASK_FAILURES = 3  # so many workers may be lost at one task; then the run ends
-MOST_CONSECUTIVE_LOSSES = 5  # consecutive workers that a node may lose without a finished task
+AUTOSCALING_SECONDS = 900.0  # EMPTY_SECONDS with --workers: a machine takes minutes to start
+SHARDS_AHEAD = 4  # shards that a worker may begin while its current one is not done
+MOST_TASK_FAILURES = 3  # this many failures of one task end the run
+# a node that loses this many workers without a finished task in between gets no more workers
+MOST_CONSECUTIVE_LOSSES = 5
 LOOK_SECONDS = 2.0  # least time between two readings of the cluster's nodes
 RELEASE_SECONDS = 10.0  # longest wait for workers to end
 # the beginning of a line in Ray's message after it ended a worker for its memory
@@ -115,7 +119,8 @@ def classify_error(error: BaseException, starting: bool) -> Failure:
 def summarise_error(error: BaseException) -> str:
     """Return the type of an error and one line of its message.
 
-    The line is the one with Ray's reason for ending the worker, else the last line.
+    The line is the one with Ray's reason for ending the worker, else the last line. An empty
+    message counts as "no reason given".
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     last_line = ["no reason given", *lines][-1]
@@ -127,7 +132,8 @@ def summarise_error(error: BaseException) -> str:
 class Node:
     """A node of the cluster.
 
-    ``room``: number of workers that it may have. ``problem``: why it gets none; None: it may.
+    ``room``: number of workers that it may have. ``problem``: why it gets no worker; None: it may
+    have some.
     """
 
     id: str
@@ -200,12 +206,15 @@ class Nodes:
         return chosen
 
     def is_hopeless(self) -> bool:
-        """Return whether every node with CPUs has a problem, and there is at least one."""
+        """Return whether every node with CPUs has a problem, and there is at least one such node.
+
+        Nodes that have left the cluster count, too.
+        """
         with_cpus = [node for node in self.by_id.values() if node.room or node.problem]
         return bool(with_cpus) and all(node.problem for node in with_cpus)
 
     def make_error(self) -> RunError:
-        """Return the error that no node can have a worker, with a reason for every node."""
+        """Return the error for a cluster without a usable node, with a reason for every node."""
         reasons = list[str]()
         for node in self.by_id.values():
             reason = node.problem
@@ -268,7 +277,7 @@ class TaskQueue:
         return task
 
     def has_failed(self, task: Task) -> bool:
-        """Return whether a worker ended at the task."""
+        """Return whether the task has a recorded failure."""
         return task.key in self._failed_on
 
     def is_open(self, task: Task) -> bool:
@@ -286,14 +295,14 @@ class TaskQueue:
             self._retries.setdefault(task.key, task)
 
     def record_failure(self, task: Task, node: str, reason: str) -> None:
-        """Queue a task again at which its worker ended, if it is open.
+        """Record a failure of an open task, and queue the task again; ignore a task that is done.
 
         Args:
-            task: the task of the worker.
-            node: name of the worker's node.
-            reason: why the worker ended.
+            task: the task that failed.
+            node: name of the node of its worker.
+            reason: why the task failed.
 
-        Raises RunError when this is the failure number ``MOST_TASK_FAILURES`` of the task.
+        Raises RunError when the task has now failed ``MOST_TASK_FAILURES`` times.
         """
         if not self.is_open(task):
             return
@@ -313,8 +322,8 @@ class TaskQueue:
 class WorkerHandle:
     """An actor, its node, and the call that it works on (None: it waits for a task).
 
-    The first call, without a ``task``, loads the model; ``ready`` is then True. ``ahead``: its next
-    tasks, which it may begin while texts of the current one are unfinished.
+    The first call has no ``task``: it loads the model, after which ``ready`` is True. ``ahead``:
+    the worker's next tasks, which it may begin while texts of the current one are unfinished.
     """
 
     node: Node
@@ -329,9 +338,16 @@ class WorkerHandle:
 def start_ray_executor(options: ClusterOptions, spec: ExecutorSpec) -> Iterator[Executor]:
     """Start workers on a cluster or on this machine, and yield their executor.
 
-    The workers end with the block. Raises RunError when no node can have a worker, when the store
-    cannot be written, and for an error of Ray in the block; InputError for a malformed store or
-    address, and for a missing model.
+    The workers end with the block.
+
+    Args:
+        options: the command-line options for the workers.
+        spec: the run.
+
+    Raises RunError when no node can have a worker, when Ray cannot be started, when the store
+    cannot be written, and for an error of Ray in the block. Raises InputError for a malformed store
+    or address, for a cluster that cannot be joined, and for an unusable model. Raises OSError when
+    the disk of the store is full.
     """
     # Warn if texts may depend on the number of workers.
     recipe = spec.recipe
@@ -347,7 +363,7 @@ def start_ray_executor(options: ClusterOptions, spec: ExecutorSpec) -> Iterator[
     store_mark = None
     if options.store is not None:
         store = ResultStore(options.store, folder)
-        store_mark = (store.url, store.leave_mark())  # by the mark a worker finds the same store
+        store_mark = (store.url, store.leave_mark())  # a worker that reads the mark has this store
     inputs = dict[str, str]()
     if options.is_remote:
         files = list(list_model_files(recipe.model))
@@ -370,8 +386,8 @@ def start_ray_executor(options: ClusterOptions, spec: ExecutorSpec) -> Iterator[
         connection = join_cluster(options.address)
     else:
         resources = worker_spec.resources
-        cpus = math.ceil((options.workers or 1) * resources.cpus)  # Ray has whole ones
-        gpus = None if resources.gpus else 0  # None: all of this machine
+        cpus = math.ceil((options.workers or 1) * resources.cpus)  # Ray takes a whole number
+        gpus = None if resources.gpus else 0  # None: all GPUs of this machine
         connection = start_local_ray(cpus, gpus, list_withheld_secrets(recipe, options.store))
     with ExitStack() as stack:
         ray = stack.enter_context(connection)
@@ -383,7 +399,14 @@ def start_ray_executor(options: ClusterOptions, spec: ExecutorSpec) -> Iterator[
 
 
 class RayExecutor:
-    """Executor on Ray workers of one recipe (``sts_dino.generation.pipeline.tasks.Executor``)."""
+    """Executor on Ray workers of one recipe (``sts_dino.generation.pipeline.tasks.Executor``).
+
+    Args:
+        ray: the module ``ray``, connected to a cluster or to this machine's instance.
+        spec: everything that a worker gets.
+        options: the command-line options for the workers.
+        store: where the workers leave their results; None: they send them.
+    """
 
     def __init__(
         self, ray: Any, spec: WorkerSpec, options: ClusterOptions, store: ResultStore | None
@@ -407,10 +430,10 @@ class RayExecutor:
         self._seconds_empty = 0.0  # in which there was no usable node
 
     def start(self) -> None:
-        """Start workers wherever there is room, and report if there is too little now.
+        """Start workers wherever there is room, at most ``--workers``.
 
-        With --workers, an autoscaler is asked for nodes first. Raises RunError when no node can
-        have a worker.
+        A warning is logged if there is room for fewer. On a cluster with --workers, an autoscaler
+        is first asked for nodes. Raises RunError as ``_update_workers``.
         """
         if self._asks_for_nodes:
             request_nodes(self._spec.resources, self._most_workers or 0)
@@ -420,9 +443,13 @@ class RayExecutor:
             self._report(f"warning: there is room for {room} of {self._most_workers} workers now")
 
     def run_tasks(self, tasks: Iterable[Task], tick: Tick = lambda _: None) -> Iterator[TaskResult]:
-        """See ``Executor``; ``tick`` is called for whole shards only.
+        """Do tasks on the workers, and yield their results as they come (``Executor.run_tasks``).
 
-        Raises RunError when no node is left, or when a task fails repeatedly.
+        ``tick`` is called once for each finished shard, with the number of its texts.
+
+        Raises InputError for a task that no worker can do, such as a prompt that is too long.
+        Raises RunError when no node is left, a task fails ``MOST_TASK_FAILURES`` times, or the
+        store fails; OSError when the disk of the run directory fails.
         """
         queue = TaskQueue(tasks)
         while True:
@@ -439,9 +466,10 @@ class RayExecutor:
             yield result
 
     def describe(self) -> dict[str, Any]:
-        """See ``Executor``; the first ready worker answers.
+        """Return facts about the model for the manifest (``Writer.describe``).
 
-        Raises RunError when no node can have one.
+        They come from the first ready worker, which this waits for. Raises RunError when no node
+        can have a worker.
         """
         while self._model_facts is None:
             self._update_workers()
@@ -450,13 +478,13 @@ class RayExecutor:
 
     @cached_property
     def model(self) -> TokenCounter:
-        """See ``Executor``; by config and tokenizer, in this process."""
+        """Context and token counts of the model, from its config and tokenizer in this process."""
         return load_preview(self._spec.recipe.model)[0]
 
     def close(self) -> None:
-        """Release the nodes that were asked for, and end all workers.
+        """Withdraw the request for nodes, and end all workers.
 
-        This waits for the running calls to end, at most ``RELEASE_SECONDS``.
+        This waits for the workers' running tasks to end, at most ``RELEASE_SECONDS``.
         """
         try:
             if self._asks_for_nodes:
@@ -474,9 +502,11 @@ class RayExecutor:
     def _update_workers(self, at_once: bool = False) -> None:
         """Read the cluster's nodes, and start workers wherever there is room.
 
-        Nothing happens within ``LOOK_SECONDS`` of the last reading, unless ``at_once``. Raises
-        RunError when no node was usable for too long, or when every node has a problem and no other
-        node may join.
+        Nothing happens within ``LOOK_SECONDS`` of the last reading, unless ``at_once``.
+
+        Raises RunError if there is no worker, and one of two things holds. No node was usable for
+        more than ``_patience`` seconds; or every node has a problem, and the autoscaler was not
+        asked for others.
         """
         clock = time.monotonic()
         if not at_once and clock - self._last_look < LOOK_SECONDS:
@@ -531,13 +561,13 @@ class RayExecutor:
         self.workers.remove(worker)
 
     def _assign_tasks(self, queue: TaskQueue) -> None:
-        """Give a task to every worker without a call, and new shards that the worker may begin."""
+        """Give every waiting worker its next task, if there is one, and shards to begin ahead."""
         ready_nodes = {worker.node.name for worker in self.workers if worker.ready}
         waiting = [worker for worker in self.workers if worker.call is None]
         for worker in waiting:
             worker.task = self._take_task(queue, worker, ready_nodes)
 
-        # The shards ahead are dealt out in rounds, so that each worker gets as many.
+        # The shards ahead are dealt out one by one in rounds, so that workers get equal numbers.
         for worker in waiting * SHARDS_AHEAD:
             if may_begin_ahead(queue, worker):
                 task = queue.take_new()
@@ -552,7 +582,7 @@ class RayExecutor:
     def _take_task(
         self, queue: TaskQueue, worker: WorkerHandle, ready_nodes: Collection[str]
     ) -> Task | None:
-        """Return the next task of a worker, or None.
+        """Return the next task of a worker; None: it has to wait.
 
         The worker's own shards ahead come first, then the queue. When the queue has none, the
         worker with the most shards ahead gives up its last one, if it has at least two.
@@ -567,9 +597,10 @@ class RayExecutor:
         return task
 
     def _read_files(self, task: Task) -> dict[str, bytes] | None:
-        """Return path → content of the files of the run directory that a task needs.
+        """Return path → content of the files of the run directory that a group's task needs.
 
-        None if it needs none, or if its worker reads the run directory of this machine.
+        None for any other task, and where the workers read the run directory themselves because
+        they are on this machine.
         """
         if not self._is_remote or not isinstance(task, FinishGroup):
             return None
@@ -579,8 +610,11 @@ class RayExecutor:
     def _wait_for_result(self, queue: TaskQueue) -> TaskResult | None:
         """Wait at most ``ANSWER_SECONDS`` for an answer of a worker, and handle it.
 
-        Returns the result of an open task, None for everything else. Raises the error of a task
-        that stops the run.
+        Returns the result of an open task. Returns None if no answer came, and for the answer of a
+        starting worker, a failure, or a task that is already done.
+
+        Raises the error of a task that stops the run, and the errors of ``_accept_answer`` and
+        ``_replace_workers``.
         """
         from ray.exceptions import RayError, RayTaskError
 
@@ -605,9 +639,15 @@ class RayExecutor:
     def _accept_answer(
         self, queue: TaskQueue, worker: WorkerHandle, answer: Any
     ) -> TaskResult | None:
-        """Store the answer of a worker's call; return the result if its task is still open.
+        """Handle the answer of a worker's call, after which the worker waits for a task.
 
-        ``answer``: facts about the model after the first call, a ``TaskResult`` after the others.
+        ``answer``: facts about the model after the first call, a ``TaskResult`` after a later one.
+
+        Returns the result of an open task, with its files in memory or in the run directory. None
+        for facts, for a task that is already done, and for a result whose files the store lost.
+
+        Raises RunError when the task has failed too often or the store fails, OSError when the disk
+        of the run directory fails.
         """
         task = worker.task
         worker.task = None
@@ -623,7 +663,7 @@ class RayExecutor:
         try:
             if self._store:
                 self._store.fetch(result, self._spec.directory)
-        # Other errors end the run: the store has retried temporary failures before.
+        # Any other error ends the run: the store has already retried temporary failures.
         except LostResult as error:
             queue.record_failure(task, worker.node.name, str(error))
             return None
@@ -634,12 +674,14 @@ class RayExecutor:
         """Handle an error of a worker's call by its cause, and requeue the tasks of lost workers.
 
         - TASK: raise the error, unless another worker has finished the task.
-        - MEMORY: replace the worker; its node gets room for one worker fewer.
-        - NODE: leave the node out. If a worker starts while another one of the node is ready, this
-          is handled as WORKER instead.
-        - WORKER: replace the worker; leave its node out after too many losses in a row.
+        - MEMORY: replace the worker; its node gets room for one worker fewer, and is left out when
+          it has none.
+        - NODE: leave the node out. If the worker was starting while another one of the node is
+          ready, this is handled as WORKER instead.
+        - WORKER: replace the worker; leave its node out after ``MOST_CONSECUTIVE_LOSSES``.
 
         ``_replace_workers`` gets a reason where the task may be the cause, None where it is not.
+        Its errors are raised, too.
         """
         failure = classify_error(error, starting=worker.task is None)
         # TASK always has a task: while a worker starts, classify_error names the node instead
@@ -682,9 +724,13 @@ class RayExecutor:
     def _replace_workers(
         self, queue: TaskQueue, lost: Sequence[WorkerHandle], reason: str | None
     ) -> None:
-        """Replace lost workers of one node, and queue their tasks again.
+        """End lost workers of one node, start others where there is room, and requeue their tasks.
 
-        ``reason``: why the workers were lost, if their tasks may be the cause; None: they are not.
+        ``reason``: why the workers were lost, if their current tasks may be the cause, which then
+        counts as a failure of each. None: the tasks are not the cause. Nor are they if the node
+        has left the cluster.
+
+        Raises RunError when a task has failed too often, or as ``_update_workers``.
         """
         for worker in lost:
             self._remove_worker(worker)
@@ -708,8 +754,8 @@ class RayExecutor:
 def may_begin_ahead(queue: TaskQueue, worker: WorkerHandle) -> bool:
     """Return whether a worker may begin another shard beside its task.
 
-    It may not beside a task at which a worker ended: if this worker ends, too, no other shard can
-    be the cause.
+    It may if its task is a shard and it has fewer than ``SHARDS_AHEAD`` shards ahead. Beside a task
+    that has failed it may not: if this worker is lost, too, no other shard can be the cause.
     """
     return (
         isinstance(worker.task, WriteShard)
@@ -720,7 +766,7 @@ def may_begin_ahead(queue: TaskQueue, worker: WorkerHandle) -> bool:
 
 @contextmanager
 def convert_ray_errors() -> Iterator[None]:
-    """Raise Ray's errors as RunError."""
+    """Raise an error of Ray in a block as RunError; other errors pass unchanged."""
     from ray.exceptions import RayError
 
     try:
@@ -732,9 +778,9 @@ def convert_ray_errors() -> Iterator[None]:
 
 
 def request_nodes(resources: WorkerResources, workers: int) -> None:
-    """Ask the cluster's autoscaler, if it has one, for nodes for so many workers.
+    """Ask the cluster's autoscaler, if there is one, for nodes with room for ``workers`` workers.
 
-    ``workers``: 0 withdraws the request.
+    ``resources``: what one worker takes. ``workers``: 0 withdraws an earlier request.
     """
     from ray.autoscaler.sdk import request_resources
 

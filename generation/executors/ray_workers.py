@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from sts_dino.generation.executors.cluster import ClusterOptions
 
 CLUSTER_CODE = "sts-dino cluster code"
-PROCESS_BYTES = 12 * 10**8  # of a worker without its model: libraries, activations
+PROCESS_BYTES = 12 * 10**8  # memory of a worker besides its model: libraries, activations
 # memory of a worker for each byte of its weights: the packed output layer, and the keys and values
 # of a full batch, come on top of the weights
 BYTES_PER_WEIGHT_BYTE = 1.65
 _GB = 10**9
-_ROUNDING = 1e-6  # of quotients: 0.3 / 0.1 must count as 3
+_ROUNDING = 1e-6  # added to a quotient before it is cut: 0.3 / 0.1 must count as 3
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,10 @@ class WorkerResources:
         )
 
     def explain_no_room(self, resources: Mapping[str, float]) -> str:
-        """Return the amounts of a worker and of a node in a sentence, for a node without room."""
+        """Return a sentence on what a worker takes and what a node without room for one has.
+
+        ``resources``: Ray's name → amount of the node.
+        """
         # in the order of ``by_name``: CPU, GPU, memory
         cpus, gpus, memory = (resources.get(name, 0) for name in self.by_name)
         return (
@@ -74,9 +77,12 @@ class WorkerResources:
 def compute_worker_resources(recipe: DatasetRecipe, options: "ClusterOptions") -> WorkerResources:
     """Return the resources of one worker: CPUs, GPUs, and bytes of memory.
 
-    CPUs are the option's, else the recipe's ``model.threads``, else one on a cluster and a share of
-    this machine's without one. Memory is 0, so that none is reserved, for a model on a GPU or of
-    unknown size, such as one of the Hub.
+    CPUs are ``options.cpus``, else the recipe's ``model.threads``. Without both, they are one on a
+    cluster, and on this machine its CPUs divided by the number of workers. GPUs are
+    ``options.gpus``, else one for a model on a GPU and none for a model on the CPU. Memory is 0, so
+    that none is reserved, for a model on a GPU or of unknown size, such as one of the Hub.
+
+    Raises InputError for a missing or damaged GGUF file.
     """
     # count CPUs and GPUs
     model = recipe.model
@@ -104,13 +110,13 @@ class WorkerSpec:
     """Everything that a worker of a run gets from the driver."""
 
     recipe: DatasetRecipe
-    sets: Mapping[int, Sequence[ExampleSet]]
-    run: str  # its folder in a store
-    directory: Path  # of the run; workers on other machines do not see it
+    sets: Mapping[int, Sequence[ExampleSet]]  # shot count → its few-shot example sets
+    run: str  # name of the run's folder in a store
+    directory: Path  # the run directory; workers on other machines do not see it
     folder: Path  # where the recipe's relative paths start
-    inputs: Mapping[str, str]  # files of models → SHA-256, for other machines
+    inputs: Mapping[str, str]  # model file → SHA-256, on a cluster; empty on this machine
     resources: WorkerResources
-    store: tuple[str, str] | None  # its URL, and the driver's mark in it
+    store: tuple[str, str] | None  # its URL, and the driver's mark in it; None: results are sent
 
 
 class WorkerAnswer(NamedTuple):
@@ -139,7 +145,8 @@ class RemoteWorker:
                 it for us, so it is read after the versions were compared.
 
         Raises InputError when the versions, model files or store of this node differ from the
-        driver's, and OutOfMemory when the model needs more memory.
+        driver's, or when the model cannot be loaded. Raises OutOfMemory when the model needs more
+        memory, RunError or OSError when the Hub, a disk or the store fails.
         """
         # Compare this node with the driver's.
         require_versions(driver_versions, read_code_versions())
@@ -176,6 +183,8 @@ class RemoteWorker:
     ) -> WorkerAnswer:
         """Do a task and return its result, or return the result that the store already has.
 
+        With a store the result comes without the contents of its files: they are in the store.
+
         Args:
             task: the task.
             files: path → content of the files that the task reads; None: read them from the run
@@ -183,7 +192,8 @@ class RemoteWorker:
             ahead: the tasks of the next calls; shards among them may be begun before this task is
                 done.
 
-        Raises OutOfMemory when the task needs more memory.
+        Raises OutOfMemory when the task needs more memory, RunError or OSError when the store
+        fails, and the errors of ``Worker.do_task``.
         """
         read: Read = self._directory.joinpath
         if files is not None:
@@ -199,17 +209,22 @@ class RemoteWorker:
         return WorkerAnswer(result, self._take_messages())
 
     def _take_messages(self) -> tuple[str, ...]:
-        """Return the messages since the last call."""
+        """Return the messages that were logged since the last call."""
         messages = tuple(self._messages)
         self._messages.clear()
         return messages
 
 
 def convert_memory_errors(purpose: str) -> AbstractContextManager[None]:
-    """Raise out-of-memory errors of a block as OutOfMemory, with a hint for a cluster."""
+    """Raise out-of-memory errors of a block as OutOfMemory, with a hint for a cluster.
+
+    ``purpose``: the end of the message "memory: is too small ...", e.g. ``for the model``.
+    """
     from sts_dino.generation.backends.load_model import convert_out_of_memory
 
-    return convert_out_of_memory(purpose, "start fewer workers there (--cpus, --gpus)")
+    return convert_out_of_memory(
+        purpose, "start fewer workers there: raise --cpus-per-worker or --gpus-per-worker"
+    )
 
 
 @cache
@@ -243,9 +258,9 @@ def require_versions(driver: Mapping[str, str], node: Mapping[str, str]) -> None
 
 
 def require_files(inputs: Mapping[str, str]) -> None:
-    """Raise InputError when a file of the driver is missing here or has other bytes.
+    """Raise InputError when a file of the driver is missing on this node or has other bytes.
 
-    ``inputs``: path from the driver's folder → SHA-256.
+    ``inputs``: path → SHA-256. A relative path starts at the working folder of this process.
     """
     hint = (
         "bring the driver's files there under the same path, or give a model of the Hub "

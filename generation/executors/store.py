@@ -7,6 +7,7 @@ and the driver fetches them.
     contents/<xxx>/<sha256>             the files, named by their content
     records/<xxx>/<task>-<digest>.json  a task's result with the SHA-256 of its files, written after
     them
+    mark-<random>                       a file of the driver, which a worker looks for
 
 A killed worker leaves at worst contents that no record names. Protocols like ``sftp`` may leave
 parts of files, which a checksum detects. Reading a file of ``hf://buckets/…`` lists its folder,
@@ -75,7 +76,7 @@ class StoreRetry(RetryPolicy):
     """
 
     def should_retry(self, error: BaseException) -> bool:
-        """Return whether the same call may succeed later."""
+        """Return whether the call that raised ``error`` may succeed later."""
         if get_http_status(error) in _TEMPORARY_STATUS:
             return True
         from huggingface_hub.errors import HfHubHTTPError
@@ -99,7 +100,7 @@ class StoreRetry(RetryPolicy):
 
 
 def get_http_status(error: BaseException) -> int | None:
-    """Return the HTTP status of an error of a package behind fsspec's protocols, or None."""
+    """Return the HTTP status in an error of a package behind fsspec; None if it has none."""
     for name in ("status", "status_code", "code"):
         number = getattr(error, name, None)
         if isinstance(number, int):
@@ -112,7 +113,8 @@ def convert_store_errors(url: str) -> Iterator[None]:
     """Raise a store's failures as RunError of one line.
 
     Errors of this package, a missing file, a full disk or quota, and memory that ran out stay as
-    they are. Such an OSError without a file name gets ``url`` as its file name.
+    they are. An OSError of a full disk, quota or memory that names no file gets ``url`` as its file
+    name.
     """
     try:
         yield
@@ -144,8 +146,8 @@ class ResultStore:
         proven: whether another process has reached the store, so that failures may be temporary.
         retry: how temporary failures are retried; None: ``StoreRetry()``.
 
-    Raises InputError for a URL that is malformed, has a password in it, or whose protocol's package
-    is missing.
+    Raises InputError for a URL that ``open_location`` refuses: a malformed one, one with a
+    password, or one whose protocol's package is missing.
     """
 
     def __init__(self, url: str, run: str, proven: bool = False, retry: StoreRetry | None = None):
@@ -160,8 +162,8 @@ class ResultStore:
     def leave_mark(self) -> str:
         """Write a file for ``require_mark``, and return its name; the driver calls this.
 
-        Another file is written, read and removed first. Raises RunError when the store cannot be
-        written or read.
+        To try the store, a second file is written before it, read, and at last removed. Raises
+        RunError when the store cannot be written or read, OSError when its disk is full.
         """
         mark = f"mark-{secrets.token_hex(8)}"
         try:
@@ -181,7 +183,7 @@ class ResultStore:
         """Check that this node reads and writes the driver's store; a worker calls this.
 
         ``mark``: the name that ``leave_mark`` returned. Raises InputError when this node does not
-        see the file, RunError or OSError when it cannot write it again.
+        see the file, RunError or OSError when it cannot read it or write it again.
         """
         try:
             self._get(mark)
@@ -195,10 +197,11 @@ class ResultStore:
         self._put(mark, mark.encode())
 
     def find(self, task: Task) -> TaskResult | None:
-        """Return the stored result of a task, or None if the store lacks it or one of its files.
+        """Return the stored result of a task, without the contents of its files.
 
-        The result has no contents: ``fetch`` copies its files. Results of groups are not stored,
-        because they are made quickly from the raw files, without a model.
+        None for a group, if the record is missing, damaged or another task's, or if a file is
+        missing or damaged. A group has no record, because it is finished quickly, without a model.
+        Raises RunError when the store fails.
         """
         if isinstance(task, FinishGroup):
             return None
@@ -229,8 +232,9 @@ class ResultStore:
     def fetch(self, result: TaskResult, directory: Path) -> None:
         """Copy the files of a result into a run directory.
 
-        A file appears there whole or not at all. Raises LostResult when the store lacks a file or
-        has a damaged one, OSError when the disk of the run directory fails.
+        Files that are there unchanged, or that the result has in memory, are not copied. A file
+        appears there whole or not at all. Raises LostResult when the store lacks a file or has a
+        damaged one, RunError when the store fails, OSError when the disk of the run directory does.
         """
         for file in result.files:
             target = directory / file.path
@@ -239,7 +243,10 @@ class ResultStore:
                 self._fetch_file(file, target)
 
     def _fetch_file(self, file: File, target: Path) -> None:
-        """Copy one file to ``target``. Raises LostResult when it is missing or damaged."""
+        """Copy one file of the store to ``target``, whole or not at all.
+
+        Raises LostResult when it is missing or damaged, and otherwise as ``fetch``.
+        """
         with write_atomically(target) as temporary:
             try:
                 self._copy(name_content(file), temporary)
@@ -255,7 +262,10 @@ class ResultStore:
                 )
 
     def clear(self) -> None:
-        """Remove all files of the run; the driver calls this when all workers have ended."""
+        """Remove all files of the run; the driver calls this when all workers have ended.
+
+        Raises RunError when the store fails.
+        """
 
         def remove_folder() -> None:
             self._fs.invalidate_cache(self._folder)
@@ -265,7 +275,7 @@ class ResultStore:
         self._call(remove_folder)
 
     def _has_content(self, file: File) -> bool:
-        """Return whether the store has the content of a file, undamaged."""
+        """Return whether the store has the content of a file, undamaged; this reads all of it."""
         try:
             return hashlib.sha256(self._get(name_content(file))).hexdigest() == file.sha256
         except FileNotFoundError:
@@ -275,10 +285,10 @@ class ResultStore:
         return self._call(lambda: bytes(self._fs.cat_file(self._resolve_fresh_path(name))))
 
     def _put(self, name: str, content: bytes) -> None:
-        """Write a file, and make the folders that it needs.
+        """Write a file, and make the folders that it needs below the store's own folder.
 
-        On a local path, the store's own folder is made, too. Raises RunError when the bucket or
-        folder of another store is missing, and the errors of ``convert_store_errors``.
+        On a local path the store's own folder is made, too. Elsewhere that folder, or the bucket,
+        has to exist: else RunError is raised. Raises the errors of ``convert_store_errors``.
         """
         path = f"{self._folder}/{name}"
 
@@ -288,7 +298,7 @@ class ResultStore:
                 return
             try:
                 self._fs.pipe_file(path, content)
-            # The bucket is missing, or the protocol has real folders, which have to be made.
+            # Either the bucket is missing, or a folder of a protocol with real folders.
             except FileNotFoundError:
                 if not self._fs.exists(self._root):
                     raise RunError(
@@ -300,7 +310,10 @@ class ResultStore:
         self._call(write_file)
 
     def _copy(self, name: str, target: Path) -> None:
-        """Copy a file of the store to a path of this machine, or link it on one file system."""
+        """Copy a file of the store to a new path of this machine, or make a hard link if possible.
+
+        Raises FileNotFoundError when the store lacks it, and as ``convert_store_errors``.
+        """
 
         def copy_file() -> None:
             path = self._resolve_fresh_path(name)
@@ -315,13 +328,19 @@ class ResultStore:
         self._call(copy_file)
 
     def _resolve_fresh_path(self, name: str) -> str:
-        """Return the path of a file, which another node may have written since the last listing."""
+        """Return the path of a file of the run, and drop the listing that fsspec cached of it.
+
+        Another node may have written the file since.
+        """
         path = f"{self._folder}/{name}"
         self._fs.invalidate_cache(path)
         return path
 
     def _call(self, attempt: Callable[[], Result]) -> Result:
-        """Call ``attempt``, and again after temporary failures; convert other errors."""
+        """Return the result of ``attempt``, which is called again after a temporary failure.
+
+        Raises the last failure as ``convert_store_errors`` does.
+        """
         with convert_store_errors(self.url):
             return self._retry.call_until_done(f"store {self.url}", attempt)
 
@@ -329,7 +348,8 @@ class ResultStore:
 def name_store_folder(run: str, directory: Path) -> str:
     """Return the name of a run's folder in a store: its key and a digest of its directory.
 
-    So two runs of a recipe in two directories do not share a folder.
+    So two runs of a recipe in two directories do not share a folder. ``run``: the run's key
+    (``pipeline.job.compute_run_key``).
     """
     digest = hashlib.sha256(str(directory.resolve()).encode()).hexdigest()
     return f"{run}-{digest[:8]}"
@@ -338,8 +358,9 @@ def name_store_folder(run: str, directory: Path) -> str:
 def is_result_of(task: Task, result: TaskResult) -> bool:
     """Return whether a result can be the result of this task.
 
-    Other users may write to the store, so the key, the kind and the paths are checked. ``File``
-    has refused paths with ``..``; the paths in ``empty`` are never opened.
+    Other users may write to the store, so three things are checked: the key; that all paths begin
+    with ``data/``; that source sentences have a fact for each number and no file. ``File`` has
+    refused paths with ``..``; the paths in ``empty`` are never opened.
     """
     if result.key != task.key:
         return False
@@ -352,7 +373,10 @@ def is_result_of(task: Task, result: TaskResult) -> bool:
 
 
 def name_record(task: Task) -> str:
-    """Return the name of a task's record in the store; source sentences are part of its digest."""
+    """Return the name of a task's record in the store.
+
+    It holds a digest of the task's key and, for a shard, of its source sentences.
+    """
     sentences = list[tuple[str, str]]()
     if isinstance(task, WriteShard):
         sentences = [(sentence.source_id, sentence.text) for sentence in task.sentences]
@@ -376,8 +400,9 @@ class StoreLocation(NamedTuple):
 def open_location(url: str) -> StoreLocation:
     """Open the path or URL of a store.
 
-    Raises InputError for an empty or chained URL, one with a password, an unknown protocol, a
-    missing package, or a repository of the Hub that is no bucket.
+    Raises InputError for an empty or chained URL, for one that holds a user, a password or a query,
+    for an unknown protocol, for a missing package, and for an hf:// URL outside a bucket. A URL
+    that fsspec cannot parse raises InputError, too.
     """
     import fsspec
 
@@ -416,7 +441,10 @@ def open_location(url: str) -> StoreLocation:
 
 
 def require_bucket(url: str) -> None:
-    """Raise InputError when an hf:// URL is not in a bucket; turn off the Hub's progress bars."""
+    """Raise InputError unless an hf:// URL is a bucket or a folder in one.
+
+    For such a URL the Hub's progress bars are turned off.
+    """
     if not re.match(r"hf://buckets/[^/]+/[^/]", url):
         raise InputError(
             f"store {url}",
@@ -429,7 +457,7 @@ def require_bucket(url: str) -> None:
 
 
 def is_local(file_system: "AbstractFileSystem") -> bool:
-    """Return whether a file system is this machine's."""
+    """Return whether a file system holds local paths, those of mounted disks included."""
     from fsspec.implementations.local import LocalFileSystem
 
     return isinstance(file_system, LocalFileSystem)

@@ -70,9 +70,9 @@ def render_turn(question: dict[str, Any], render: Any, addition: str = "") -> st
 
 
 def find_need(question: dict[str, Any], render: Any) -> str | None:
-    """Return with which addition a template renders a turn that it refuses alone, or None.
+    """Return the addition with which a template renders a turn that it refuses alone, or None.
 
-    The additions are ``SYSTEM_TURN`` and ``TOOLS``.
+    The additions are ``SYSTEM_TURN`` and ``TOOLS``. ``question``, ``render``: see ``render_turn``.
     """
     for addition in (SYSTEM_TURN, TOOLS):
         try:
@@ -87,7 +87,8 @@ def answer(question: dict[str, Any], render: Any) -> dict[str, Any]:
     """Return a dictionary with one entry: the rendered ``turn`` or an error.
 
     The errors are ``needs`` (``find_need``), ``raised`` (what the template raised), and ``added``
-    (the number of characters beside the text, if it is above ``MOST_CHARACTERS``).
+    (the number of characters beside the text, if it is above ``MOST_CHARACTERS``). ``question``,
+    ``render``: see ``render_turn``.
     """
     try:
         text = render_turn(question, render)
@@ -101,9 +102,10 @@ def answer(question: dict[str, Any], render: Any) -> dict[str, Any]:
 
 
 def main(seconds: float) -> None:
-    """Answer the questions on stdin, a line of JSON each, until it ends.
+    """Answer each line of stdin, a question in JSON, by a line of JSON on stdout.
 
-    ``seconds``: CPU time for one question; a longer one ends the process.
+    A question has the keys of ``render_turn``. ``seconds``: CPU time for one question; a question
+    that takes longer ends the process, except on Windows.
     """
     from transformers.utils import chat_template_utils as library
 

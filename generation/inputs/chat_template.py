@@ -91,7 +91,10 @@ class ChatTemplate:
         return template
 
     def _render(self, template: str, text: str) -> str:
-        """Return the user's turn. Raises InputError for an error that the process answers."""
+        """Return the user's turn with ``text`` in ``template``, up to where the answer begins.
+
+        Raises InputError when the process answers with an error, and as ``_ask``.
+        """
         special = {name: str(token) for name, token in self._tokenizer.special_tokens_map.items()}
         with self._lock:
             answer = self._ask({"template": template, "special": special, "text": text})
@@ -106,6 +109,7 @@ class ChatTemplate:
     def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
         """Return the answer of the rendering process, which is started if none runs.
 
+        ``question`` and answer have the keys of ``chat_process.answer``. The caller holds the lock.
         Raises InputError when a limit ends the process, RunError when something else does.
         """
         # send the question as a line of JSON, and read the answer as one
@@ -164,8 +168,8 @@ def _stop_process(process: subprocess.Popen[str]) -> None:
 class PromptEncoder:
     """Turns prompts into token ids, as a model needs them, and counts them.
 
-    ``context``: most tokens of prompt and text together (0: not known). ``encode``: the token ids
-    of a prompt; the latest 4,096 prompts are kept.
+    ``context``: most tokens of prompt and text together (0: not known). ``encode``: returns the
+    token ids of a prompt; those of the latest 4,096 prompts are kept.
 
     Args:
         tokenizer: transformers' tokenizer of the model.
@@ -208,8 +212,9 @@ class PromptEncoder:
         return False
 
     def format_tokens(self, prompt: str) -> str:
-        """Return a prompt's tokens as text for people; those without quotation marks are control
-        tokens.
+        """Return a prompt's tokens, separated by spaces, as text for people.
+
+        A control token is shown as it is, any other token in quotation marks.
         """
         formatted = []
         for token_id in self.encode(prompt):
@@ -220,9 +225,10 @@ class PromptEncoder:
         return " ".join(formatted)
 
     def encode_prefix(self, prefix: str) -> tuple[int, ...]:
-        """Return the token ids of the shared prefix of prompts.
+        """Return the token ids of a shared prefix of prompts.
 
-        Empty if a chat template changes it.
+        Empty if a chat template strips the prefix. Raises the errors of
+        ``ChatTemplate.render_turn``.
         """
         if self._template is None:
             return self._encode_text(prefix, self._start_ids)
@@ -235,7 +241,8 @@ class PromptEncoder:
     def _encode_prompt(self, prompt: str) -> tuple[int, ...]:
         """Return the token ids of a prompt.
 
-        In a chat template, the quotation mark at the prompt's end begins the model's answer.
+        In a chat template, the quotation mark at the prompt's end begins the model's answer. Raises
+        the errors of ``ChatTemplate.render_turn`` and ``_encode_text``.
         """
         if self._template is None:
             return self._encode_text(prompt, self._start_ids)
@@ -264,7 +271,7 @@ class PromptEncoder:
     def _find_start_ids(self) -> tuple[int, ...]:
         """Return the ids of the special tokens that the tokenizer adds before a text.
 
-        Empty if it adds some after the text alone.
+        Empty if it adds none there.
         """
         # the ids before those of the text itself; a quotation mark is a text of few tokens
         text_ids = self.tokenizer(QUOTE, add_special_tokens=False).input_ids

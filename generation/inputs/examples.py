@@ -1,8 +1,8 @@
 """Few-shot examples (Auto-NLI section 3.2): pairs drawn by seed from a dataset, a file or a run.
 
 The dataset is read once, as a stream. Memory holds the premises with the smallest hashes of (seed,
-shot count, premise), a fixed number of them. So the sample does not depend on the order of the
-rows, and the rows of a premise stay together.
+shot count, premise), at most twice the number that is wanted. So the choice of premises does not
+depend on the order of the rows, and the rows of a premise stay together.
 """
 
 import heapq
@@ -20,7 +20,7 @@ from sts_dino.hub.contract.schema import get_base_config
 from sts_dino.hub.errors import InputError
 from sts_dino.hub.messages import ProgressBar
 
-# premises in memory for each one needed: enough of them have an example of every label
+# premises that are sampled for each one that a prompt needs, as many lack an example of some label
 PREMISES_PER_EXAMPLE = 64
 SOURCE_COLUMN = "text1"  # of source sentences, in a file of kind hand and in the config raw
 # keys that the sections Examples and Source share
@@ -42,8 +42,8 @@ class Example(NamedTuple):
     """A pair of texts of the examples' dataset, for a prompt.
 
     ``row``: the pair's row number, from 0, over all splits and files in reading order. ``value``:
-    the cell of the label column, or the name of the text's column. ``rank``: the cell of the
-    ranking column.
+    the cell of the label column, the name of the text's column, or with ``examples.scores`` the
+    label. ``rank``: the cell of the ranking column.
     """
 
     row: int
@@ -99,7 +99,8 @@ def choose_best_pairs(
         if len(heap) < top:
             raise InputError(
                 "few_shot.examples.top",
-                f"{len(heap)} rows of label {value!r} have a {column}, and {top} are wanted",
+                f"{len(heap)} rows of label {value!r} with two different texts "
+                f"have a {column}, and {top} are wanted",
                 hint="lower top, or write more rows in the first round",
             )
         best += [pair for _, _, pair in heap]
@@ -122,9 +123,13 @@ def _list_rank_columns(examples: Examples) -> tuple[str, ...]:
 
 
 def _read_dataset_pairs(examples: Examples, _: DatasetRecipe) -> Iterator[Example]:
-    """Yield the pairs of a file or Hub dataset.
+    """Yield the pairs of a file or Hub dataset, in reading order.
 
-    Its rows have a label column, a score column, or a text column for every label.
+    Its rows have a label column, a score column, or a text column for every label. With text
+    columns a row gives a pair for each, whose ``value`` is the column's name.
+
+    Raises InputError for a file, dataset or column that is missing, damaged data, and a score that
+    is not a number; RunError when the Hub does not answer.
     """
     columns = (examples.hypothesis, examples.label, *_list_rank_columns(examples))
     if examples.texts:
@@ -139,15 +144,15 @@ def _read_dataset_pairs(examples: Examples, _: DatasetRecipe) -> Iterator[Exampl
                 yield Example(row, premise, text, column)
         else:
             hypothesis, value, *rank = cells
-            yield Example(row, premise, hypothesis, _find_label(value, examples), *rank)
+            yield Example(row, premise, hypothesis, _find_value(value, examples), *rank)
 
 
-def _find_label(cell: str, examples: Examples) -> str:
-    """Return the label that a cell of the label column stands for.
+def _find_value(cell: str, examples: Examples) -> str:
+    """Return ``Example.value`` for a cell of the label column.
 
-    It is the cell itself. With ``examples.scores`` it is the label whose interval, limits included,
-    holds the cell's number, and an empty text for a number outside all intervals. Raises InputError
-    for a cell that is not a number, if there are intervals.
+    It is the cell itself. With ``examples.scores`` it is the label whose band, limits included,
+    holds the cell's number; "" for a number outside all bands. Raises InputError for a cell that is
+    not a number, if there are bands.
     """
     if not examples.scores:
         return cell
@@ -159,9 +164,10 @@ def _find_label(cell: str, examples: Examples) -> str:
 
 
 def _read_run_pairs(examples: Examples, _: DatasetRecipe) -> Iterator[Example]:
-    """Yield the distinct pairs of a finished run's raw rows, without copies of their text1.
+    """Yield the distinct pairs of a finished run's raw rows, but no text that equals its text1.
 
-    Raises InputError for an unfinished run.
+    ``value`` is the label that was asked for. Raises InputError for an unfinished run and for
+    damaged files.
     """
     columns = (*RAW_PAIR_COLUMNS, *_list_rank_columns(examples))
     paths = _list_run_files(examples)
@@ -218,7 +224,7 @@ def _read_hand_pairs(examples: Examples, recipe: DatasetRecipe) -> Iterator[Exam
 
 
 def _find_problem(text: str, recipe: DatasetRecipe) -> str | None:
-    """Return the reason why a text cannot be an example, or None.
+    """Return the reason why a stripped text cannot be an example, as a phrase, or None.
 
     With quoted texts, a quotation mark inside an example would teach the model to end its texts
     too early.
@@ -230,9 +236,9 @@ def _find_problem(text: str, recipe: DatasetRecipe) -> str | None:
 
 
 def list_example_files(examples: Examples) -> list[Path]:
-    """Return the local files from which examples are drawn.
+    """Return the local files from which examples are drawn; empty for a dataset on a Hub.
 
-    Raises InputError for an unfinished run of kind ``own``.
+    Raises InputError when the origin is an unfinished run (kind ``own``).
     """
     return ORIGINS[examples.kind].list_files(examples)
 
@@ -294,10 +300,12 @@ class PremiseSample:
 
 
 def load_example_sets(recipe: DatasetRecipe) -> dict[int, list[ExampleSet]]:
-    """Return shot count → example sets of a recipe; empty without few-shot examples.
+    """Return shot count → example sets of a recipe, for every shot count above 0.
+
+    Empty for a recipe without ``few_shot``, or with no such shot count.
 
     Raises InputError when the examples' dataset is missing, cannot be read, lacks a column of the
-    recipe, or has too few examples.
+    recipe, or has too few examples; RunError when the Hub does not answer.
     """
     if recipe.few_shot is None or not any(recipe.few_shot.shots):
         return {}
@@ -319,11 +327,14 @@ def draw_example_sets(
 ) -> dict[int, list[ExampleSet]]:
     """Return shot count → example sets, for every shot count above 0.
 
-    The draw for one shot count does not depend on the other counts. If enough premises have an
-    example of every label, the labels of a set have the same premises in the same order, as in the
-    authors' sets, and the first sets do not depend on the number of sets. Two sets of one shot
-    count share no example; with ``few_shot.rotate`` each set is an independent draw instead. Pairs
-    of other labels, and pairs with a text that no prompt can hold, are skipped.
+    Each shot count has a draw of its own. If enough premises have an example of every label, the
+    labels of a set have the same premises in the same order, as in the authors' sets.
+
+    Two sets of one shot count share no example, and more sets leave the first ones as they are, if
+    enough premises have an example of every label. With ``few_shot.rotate`` each set is an
+    independent draw instead.
+
+    Pairs whose label the recipe lacks, and pairs with a text that no prompt can hold, are skipped.
 
     Raises InputError when there are too few examples.
 
@@ -368,7 +379,12 @@ def _require_enough_examples(
 ) -> None:
     """Raise InputError for a label with fewer examples in ``pool`` than the sets need.
 
-    Rotating sets may share examples, so that they need only those of one set.
+    Rotating sets may share examples, so that one set's examples are enough for them.
+
+    Args:
+        pool: label → its examples.
+        shots: number of examples of each label in a set.
+        few_shot: the recipe's section of few-shot examples.
     """
     if few_shot.rotate:
         least = shots
@@ -393,7 +409,11 @@ def _require_enough_examples(
 def _cut_sets(
     pool: Mapping[str, Sequence[Example]], shots: int, set_count: int
 ) -> list[ExampleSet]:
-    """Cut sets that share no example: consecutive parts of the pool."""
+    """Return ``set_count`` sets that share no example: consecutive parts of the pool.
+
+    ``pool``: label → at least ``shots`` · ``set_count`` examples. A set has the next ``shots``
+    examples of each label.
+    """
     sets: list[ExampleSet] = []
     for start in range(0, shots * set_count, shots):
         sets.append({label: examples[start : start + shots] for label, examples in pool.items()})
@@ -403,9 +423,10 @@ def _cut_sets(
 def _draw_rotating_sets(
     pool: Mapping[str, Sequence[Example]], shots: int, set_count: int, seed: int
 ) -> list[ExampleSet]:
-    """Draw sets independently: each label's examples with the smallest hashes of their premises.
+    """Return ``set_count`` sets, each an independent draw of ``shots`` examples of each label.
 
-    The number of the set is part of the hash, so each set is another draw.
+    A set has each label's examples with the smallest hashes of their premises. The index of the set
+    is part of the hash, so each set is another draw. ``pool``: label → at least ``shots`` examples.
     """
     # the labels of a set have the same premises if enough premises have an example of every label
     label_premises = [{example.premise for example in examples} for examples in pool.values()]

@@ -1,6 +1,6 @@
-"""Source sentence x label → prompt and counter-prompts (DINO section 3, figure 2).
+"""Prompt and counter-prompts for a source sentence and a label (DINO section 3, figure 2).
 
-Few-shot examples stand before them (Auto-NLI section 3.2).
+Each begins with its label's few-shot examples, if there are any (Auto-NLI section 3.2).
 """
 
 import json
@@ -51,8 +51,8 @@ class Prompts:
     ) -> tuple[str, tuple[tuple[str, str], ...]]:
         """Return the prompt for the texts of all labels, and its examples as turns of a chat.
 
-        A turn is an example's prompt and the JSON object of its texts. Raises InputError for a
-        source sentence of the examples without a text of every label.
+        A turn is an example's prompt and the JSON object of its texts, one for each label. Raises
+        InputError when the examples of the labels at one position have different source sentences.
         """
         server = self.recipe.model.server
         assert server is not None and server.contrast is not None, "the recipe has a contrast"
@@ -97,7 +97,7 @@ class Prompts:
     def get_plain_prompt(self, label: Label) -> str | None:
         """Return the label's plain prompt, which guidance leads away from; None without guidance.
 
-        It has no examples.
+        A plain prompt has no few-shot examples.
         """
         if not self.recipe.get_decoding(label).guidance:
             return None
@@ -142,9 +142,9 @@ class Prompts:
         return label.instruction[: label.instruction.index(X1)]
 
     def describe_examples(self) -> dict[str, Any]:
-        """Return the manifest's ``examples``: their dataset and the rows of every set.
+        """Return the manifest's entry ``examples``: their dataset, and the row numbers of each set.
 
-        Empty without few-shot examples.
+        An empty dictionary for a recipe without ``few_shot``.
         """
         if self.recipe.few_shot is None:
             return {}
@@ -158,10 +158,10 @@ class Prompts:
         return {"examples": {**origin, "rows": rows}}
 
     def _format_examples(self, label: str, variant: Variant) -> str:
-        """Return the few-shot examples of a label's prompt as text; empty for a recipe without.
+        """Return the few-shot examples of a label's prompt as text.
 
-        The separator follows each example. Without examples (0 shots) the text is the separator
-        alone, as in the authors' code.
+        The separator follows each example. With 0 shots the text is the separator alone, as in the
+        authors' code. For a recipe without ``few_shot`` it is empty.
         """
         few_shot = self.recipe.few_shot
         if few_shot is None:
@@ -181,7 +181,7 @@ def _fill_instruction(label: Label, text1: str) -> str:
 
 
 def _list_row_numbers(example_set: ExampleSet) -> dict[str, list[int]]:
-    """Return label → the row numbers of its examples."""
+    """Return label → the row numbers of its examples, in prompt order."""
     numbers = {}
     for label, examples in example_set.items():
         numbers[label] = [example.row for example in examples]
@@ -189,9 +189,9 @@ def _list_row_numbers(example_set: ExampleSet) -> dict[str, list[int]]:
 
 
 def load_prompts(recipe: DatasetRecipe) -> Prompts:
-    """Return the prompts of a recipe and draw its few-shot examples.
+    """Return the prompts of a recipe, with few-shot examples that are drawn here.
 
-    Raises InputError when the examples cannot be drawn.
+    Raises InputError when the examples cannot be drawn, RunError when their Hub does not answer.
     """
     return Prompts(recipe, load_example_sets(recipe))
 
@@ -226,7 +226,7 @@ class ContextRoom:
 
     A new object also checks the recipe for control tokens. It raises InputError for a few-shot
     example that holds one, and for an instruction that holds one and goes through a chat template;
-    it logs a warning for an instruction that does not.
+    it logs a warning for such an instruction without a template.
     """
 
     prompts: Prompts
@@ -266,9 +266,9 @@ class ContextRoom:
     def count_excess(self, text: str) -> int:
         """Return by how many tokens a source sentence exceeds the model's context; 0: it fits.
 
-        Its longest prompt and ``max_new_tokens`` have to fit. A model of unknown context has room
-        for every sentence. Raises InputError when the prompts are too long even for an empty source
-        sentence.
+        Its longest prompt or counter-prompt and ``max_new_tokens`` have to fit. A model of unknown
+        context has room for every sentence. Raises InputError when the prompts are too long even
+        for an empty source sentence.
         """
         context = self.model.context
         if not context:
@@ -304,7 +304,7 @@ class ContextRoom:
         return longest + new_tokens + _JOINT_TOKENS
 
     def _count_longest_prompt(self, text: str) -> int:
-        """Return the tokens of the longest prompt or counter-prompt for a source sentence."""
+        """Return the number of tokens of a source sentence's longest prompt or counter-prompt."""
         longest = 0
         for run_variant in self.prompts.recipe.variants:
             variant = self.prompts.choose_variant(run_variant, text)

@@ -19,12 +19,15 @@ def make_seed(*identity: object) -> int:
 
 
 def draw_fraction(*identity: object) -> float:
-    """Return a number from 0 to 1 for an identity, the same in every process."""
+    """Return a number from 0 to 1 for an identity, the same in every process.
+
+    ``identity``: values that are hashed, e.g. (run seed, "split", source sentence).
+    """
     return make_seed(*identity) / 2**64
 
 
 def draw_uniforms(seeds: np.ndarray, steps: int | np.ndarray) -> np.ndarray:
-    """Return uniform numbers in [0, 1), one for each seed.
+    """Return uniform numbers in [0, 1), one for each seed and its step.
 
     Args:
         seeds: (B,) uint64.

@@ -45,9 +45,18 @@ def read_file_rows(
 ) -> Iterator[Cells]:
     """Yield the cells of ``columns`` in every row of a file, as texts.
 
-    A row that lacks a column has an empty text there. Raises InputError naming ``location`` for
-    columns of a .txt file, for a column that no row has, for a cell without text, and for what
-    ``sts_dino.hub.text_files.open_rows`` refuses. ``encoding``: of a file that is not UTF-8.
+    A row of a .txt file is a line and has one cell. A row that lacks a column has an empty text
+    there.
+
+    Args:
+        path: the file.
+        columns: names of columns; empty for a .txt file.
+        location: the name of the file in errors.
+        encoding: the encoding of a file that is not UTF-8; None: it is recognised.
+
+    Raises InputError for columns of a .txt file, for another file without ``columns``, for a column
+    that the file lacks, and for a cell that is no text or number (``as_text``). Raises InputError
+    and OSError as ``sts_dino.hub.text_files.open_rows``.
     """
     is_plain = require_kind(path, location) == ".txt"
     if is_plain and columns:
@@ -66,8 +75,8 @@ def read_file_rows(
 def require_columns(location: object, selected: Columns, columns: Sequence[str]) -> Columns:
     """Return the columns ``selected``, if all of them are among ``columns``.
 
-    Raises InputError, naming ``location`` and ``columns``, for a missing column and for an empty
-    selection.
+    Raises InputError for a missing column and for an empty selection. The error names ``location``,
+    the source, and ``columns``, all columns of the source.
     """
     if not selected:
         raise InputError(
@@ -146,7 +155,7 @@ class SourceStream:
     """The usable source sentences of a recipe's source, at most ``source.limit``, as a stream.
 
     A hash of (seed, source id) chooses the share ``source.share`` of all texts. ``skipped`` counts
-    the unusable texts among them by reason, up to where the stream was read.
+    the unusable texts among the chosen ones by reason, up to where the stream was read.
 
     Args:
         recipe: the dataset's recipe.
@@ -218,7 +227,10 @@ class SourceStream:
         return self._find_problem(text) or self._check_excess("", text)
 
     def _find_problem(self, text: str) -> str | None:
-        """Return the reason why a text is skipped, the model's context apart, or None."""
+        """Return the reason why a stripped text is skipped, or None.
+
+        Repetition and the model's context are not checked.
+        """
         if self.source.quotation_marks == "skip" and QUOTE in text:
             return QUOTATION_MARK
         problem = find_text_problem(text, self._recipe.premise_tokens, self._count_tokens)
@@ -232,9 +244,10 @@ class SourceStream:
         return None
 
     def _check_excess(self, source_id: str, text: str) -> str | None:
-        """Return ``TOO_LONG`` for a text beyond the model's context, or None.
+        """Return ``TOO_LONG`` for a text that is too long for the model's context, else None.
 
-        Raises InputError for such a text when the recipe does not reject ``too_long``.
+        Raises InputError for such a text when the recipe does not reject ``too_long``. The error
+        names ``source_id``.
         """
         excess = self._count_excess(text)
         if not excess:
@@ -318,7 +331,10 @@ def has_control_characters(text: str) -> bool:
 
 
 def _read_numbered_texts(source: Source) -> Iterator[tuple[str, str]]:
-    """Yield (source id, text) of every cell, row by row, and within a row column by column."""
+    """Yield (source id, text) of every cell, row by row, and within a row column by column.
+
+    For the form of the id see ``SourceSentence``. Raises the errors of the readers in ``SOURCES``.
+    """
     for split, rows in SOURCES[source.kind](source):
         for number, cells in enumerate(rows):
             row_id = f"{split}-{number:06d}" if split else f"{number:06d}"
@@ -373,7 +389,11 @@ def _read_hub_rows(source: Source) -> Iterator[tuple[str | None, Iterator[Cells]
 
 @contextmanager
 def _convert_hub_errors(source: Source) -> Iterator[None]:
-    """Raise a Hub's errors as InputError or RunError, a missing file as InputError."""
+    """Raise a Hub's errors in a block as InputError or RunError.
+
+    InputError for a missing repository, revision or file, RunError when the Hub refuses access or
+    does not answer.
+    """
     from huggingface_hub.errors import RemoteEntryNotFoundError
 
     with convert_read_errors(f"dataset {source.repo_id}", source.revision):
@@ -388,7 +408,7 @@ def _convert_hub_errors(source: Source) -> Iterator[None]:
 
 
 def _read_split_rows(source: Source, split: str) -> Iterator[Cells]:
-    """Yield the named columns of a Hub dataset's split, streamed.
+    """Yield the cells of ``source.columns`` in every row of a Hub dataset's split, streamed.
 
     Raises InputError for an unknown repository, revision, config, split or column, for damaged
     data, and for a dataset made by a script; RunError when the Hub does not answer.

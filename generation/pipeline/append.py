@@ -57,8 +57,8 @@ def append_rows(
         command: the command line that the manifest keeps.
         start: starts the executor; every executor generates the same bytes.
 
-    Raises InputError when the directory holds no finished run, or when the recipe differs from it
-    in more than version, card keys and the length of the source.
+    Raises InputError when the directory holds no finished run, or when nothing can be appended to
+    it (``require_appendable``). Raises the errors of ``generate``, and OSError when the disk fails.
     """
     # find out whether the rows are there
     recipe = resolve_model_dtype(recipe)
@@ -91,8 +91,12 @@ def get_new_rows_directory(directory: Path) -> Path:
 def require_appendable(recipe: DatasetRecipe, directory: Path) -> BaseRun:
     """Return the finished run in ``directory``, to which rows of ``recipe`` can be appended.
 
-    Raises InputError unless ``recipe`` is a later version of the run's recipe that differs in
-    nothing but the source's length and keys of the card.
+    Raises InputError in these cases:
+
+    - The directory holds no complete run, or rows were left out of it.
+    - ``recipe`` differs in more than version, keys of the card and ``GROWING_SOURCE_KEYS``.
+    - A local input other than the source has changed.
+    - The recipe's version is not later, or the recipe cannot have more source sentences.
     """
     recipe = resolve_model_dtype(recipe)
     base = BaseRun(directory, run_dir.require_complete(directory))
@@ -101,8 +105,8 @@ def require_appendable(recipe: DatasetRecipe, directory: Path) -> BaseRun:
     if DROPPED_ROWS_PROVENANCE in base.manifest.provenance:
         raise InputError(
             directory,
-            "rows were left out of it, which appended ones would not be",
-            hint="append to its origin",
+            "rows were left out of it, but no appended row would be",
+            hint="append to the dataset that it was made from",
         )
     _require_same_keys(base, base_recipe, recipe)
     _require_same_files(base, base_recipe, recipe, inputs)
@@ -111,20 +115,26 @@ def require_appendable(recipe: DatasetRecipe, directory: Path) -> BaseRun:
 
 
 def _require_same_keys(base: BaseRun, base_recipe: DatasetRecipe, recipe: DatasetRecipe) -> None:
-    """Raise InputError for the first changed key that decides rows and may not grow."""
+    """Raise InputError for the first changed key that decides rows, ``GROWING_SOURCE_KEYS`` apart.
+
+    ``base_recipe``: the recipe of ``base``. ``recipe``: its later version.
+    """
     changed = run_dir.compare_values(_select_fixed_keys(base_recipe), _select_fixed_keys(recipe))
     growing = ", ".join(f"source.{key}" for key in GROWING_SOURCE_KEYS)
     for key, change in changed.items():
         raise InputError(
             f"{base.directory}: {key}",
-            f"{change}, which no append can mix",
+            f"{change}, but appended rows need the earlier value",
             allowed=f"{growing}, version and keys of the card may change",
             hint="give it the value it had, or make a dataset of another name",
         )
 
 
 def _select_fixed_keys(recipe: DatasetRecipe) -> dict[str, Any]:
-    """Return the keys that decide rows and may not grow, with their values as JSON."""
+    """Return the keys that decide rows, with their values as JSON.
+
+    The ``GROWING_SOURCE_KEYS`` of the source are left out.
+    """
     keys = get_deciding_values(recipe)
     source = {key: value for key, value in keys["source"].items() if key not in GROWING_SOURCE_KEYS}
     return {**keys, "source": source}
@@ -133,7 +143,11 @@ def _select_fixed_keys(recipe: DatasetRecipe) -> dict[str, Any]:
 def _require_same_files(
     base: BaseRun, base_recipe: DatasetRecipe, recipe: DatasetRecipe, inputs: dict[str, str]
 ) -> None:
-    """Raise InputError when a local input other than the source has other bytes than the run's."""
+    """Raise InputError when a local input other than the source is not the same as in ``base``.
+
+    It has other bytes, or only one of the two recipes has it. ``inputs``: published path → SHA-256
+    of the local inputs of ``recipe``.
+    """
     base_inputs = {
         name: digest
         for name, digest in base.manifest.inputs.items()
@@ -147,13 +161,18 @@ def _require_same_files(
         if base_inputs.get(name) != inputs.get(name):
             raise InputError(
                 f"{base.directory}: {name}",
-                "is another file than it was written with",
-                hint="put that one back",
+                "is not the file that the dataset was generated with",
+                hint="put that file back",
             )
 
 
 def _require_more_sentences(base: BaseRun, recipe: DatasetRecipe, inputs: dict[str, str]) -> None:
-    """Raise InputError unless the recipe is a later version with further source sentences."""
+    """Raise InputError unless the recipe is a later version that may have more source sentences.
+
+    A recipe has no more source sentences if the base already has all its rows. The same holds if
+    the model generates the source sentences and the limit is not raised. ``inputs``: published path
+    → SHA-256 of the local inputs of ``recipe``.
+    """
     # the recipe asks for other rows than the base has
     manifest = base.manifest
     total = base.source_sentences
@@ -189,6 +208,14 @@ def add_new_rows(
 
     The manifest is written after them. Files with measurements of ``base`` are removed: they do not
     hold for the new version. Returns the merged manifest.
+
+    Args:
+        base: the finished run that rows are appended to.
+        new_directory: the run directory of the new rows.
+        new: the manifest in ``new_directory``.
+        recipe: the recipe of the new version.
+
+    Raises OSError when the disk fails.
     """
     merged = merge_manifests(base.manifest, new)
     for file in new.files:
@@ -251,7 +278,11 @@ def merge_manifests(base: Manifest, new: Manifest) -> Manifest:
 
 
 def _add_counts(base: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two trees of counts: add numbers that both have, take other values from ``new``."""
+    """Return the sum of two trees of counts.
+
+    Whole numbers that both have are added. Of other values that both have, the one of ``new`` is
+    taken; a key of one tree keeps its value.
+    """
     counts = {**base, **new}
     for key in base.keys() & new.keys():
         if isinstance(base[key], dict) and isinstance(new[key], dict):

@@ -44,7 +44,7 @@ UNDECIDING_MODULES = {
 def get_versions(recipe: DatasetRecipe | None = None) -> dict[str, str]:
     """Return name → version of the libraries, and ``CODE_VERSION_NAME`` → the digest of our code.
 
-    The libraries are those that can change a recipe's rows; without a recipe, all of them.
+    The libraries are those that can change a recipe's rows; without a recipe, those of any recipe.
     """
     versions = {name: importlib.metadata.version(name) for name in LIBRARIES}
     if recipe is None or "wrong_language" in recipe.postprocess.reject:
@@ -57,7 +57,7 @@ def get_versions(recipe: DatasetRecipe | None = None) -> dict[str, str]:
 
 @cache
 def compute_code_digest() -> str:
-    """Return the first 16 digits of the SHA-256 of our code that decides rows."""
+    """Return the first 16 hexadecimal digits of the SHA-256 of our code that decides rows."""
     return combine_hashes(hash_deciding_modules())
 
 
@@ -71,7 +71,10 @@ def hash_deciding_modules(root: Path = CODE_ROOT) -> dict[str, str]:
 
 
 def combine_hashes(modules: Mapping[str, str]) -> str:
-    """Return the first 16 digits of one SHA-256 for all modules (name → SHA-256)."""
+    """Return the first 16 hexadecimal digits of one SHA-256 for all modules.
+
+    ``modules``: name → SHA-256; their order does not matter.
+    """
     text = "".join(f"{name} {modules[name]}\n" for name in sorted(modules))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -79,9 +82,10 @@ def combine_hashes(modules: Mapping[str, str]) -> str:
 def hash_reachable_modules(
     start: str, excluded: Collection[str] = (), root: Path = CODE_ROOT
 ) -> dict[str, str]:
-    """Return module → SHA-256 of the code of a module and of all of ours that it imports.
+    """Return name → SHA-256 of the code of a module, and of each of our modules that it imports.
 
-    Imports inside functions count, too, and imports of imported modules.
+    Imports inside functions count, too, and imports of imported modules. Docstrings, comments and
+    layout do not count.
 
     Args:
         start: name of the first module.
@@ -113,7 +117,7 @@ def _find_file(module: str, root: Path) -> Path:
 
 
 def _list_imports(tree: ast.Module) -> set[str]:
-    """Return the dotted names that a module imports, and all packages around them.
+    """Return the dotted names that a module imports, and the packages that contain them.
 
     ``from a.b import c`` gives a.b.c, a.b and a: ``c`` may be a module. Relative imports are left
     out; this project has none.
@@ -126,7 +130,7 @@ def _list_imports(tree: ast.Module) -> set[str]:
             names.add(node.module)
             names.update(f"{node.module}.{alias.name}" for alias in node.names)
 
-    # The code of every package around a module runs first
+    # the code of every package that contains a module runs before the module's
     packages: set[str] = set()
     for name in names:
         parts = name.split(".")

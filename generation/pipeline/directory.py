@@ -33,7 +33,7 @@ from sts_dino.hub.durable import (
 from sts_dino.hub.errors import InputError
 
 MANIFEST_TIME_SHARE = 0.02  # share of a run's time that may go into writing manifests
-# with so many new shards for each file that is known, a manifest is due, whatever it costs
+# with this many new shards for each known file, a manifest is due, whatever it costs
 NEW_SHARDS_PER_FILE = 1 / 64
 
 
@@ -46,7 +46,7 @@ class BaseRun:
 
     @property
     def inputs(self) -> dict[str, str]:
-        """Entry of this run among the inputs of the run of the new rows: name → fingerprint."""
+        """The entry for this run in the inputs of the new rows' run: its name → fingerprint."""
         return {f"{APPENDED_INPUT}{self.manifest.version}": self.manifest.fingerprint}
 
     @property
@@ -61,7 +61,7 @@ class BaseRun:
         return self.source_sentences + sum(rejected.values())
 
     def read_rows(self, config: str, columns: Sequence[str]) -> Iterator[Row]:
-        """Yield these columns of every row of a config."""
+        """Yield the columns ``columns`` of every row of a config, file by file."""
         for file in self.manifest.shards(config):
             for table in iter_shard_tables(self.directory / file.path, ROWS_PER_FILE, columns):
                 yield from table.to_pylist()
@@ -75,8 +75,8 @@ class BaseRun:
             sentences: all sentences of the longer source.
             source: name of the source, for errors.
 
-        Raises InputError when the source does not begin with the sentences of this run, unchanged,
-        or when no other sentence follows them.
+        Raises InputError when the source does not begin with the sentences of this run (same ids
+        and texts), or when no other sentence follows them. Raises the errors of ``sentences``, too.
         """
         # skip the sentences of this run, which come first; ``add`` is true for any other sentence
         base_sentences = self._collect_sentences()
@@ -89,8 +89,8 @@ class BaseRun:
             elif base_sentences.add(f"{sentence.source_id}\n{sentence.text}"):
                 raise InputError(
                     source,
-                    f"row {sentence.source_id} is not a source sentence of {version}, "
-                    f"but is among its first {total:,}",
+                    f"row {sentence.source_id} is among the first {total:,} source sentences, "
+                    f"which must be those of {version}, and is not one of them",
                     hint="leave the source sentences that are there as they are, "
                     "and add new ones after them",
                 )
@@ -105,7 +105,10 @@ class BaseRun:
             )
 
     def _collect_sentences(self) -> SeenTexts:
-        """Return the source sentences of this run, from its raw and rejected rows."""
+        """Return the source sentences of this run, from its raw and rejected rows.
+
+        An entry of the set is the source id, a line break and the text.
+        """
         base_sentences = SeenTexts()
         for config in {file.config for file in self.manifest.files if file.config}:
             if get_base_config(config) in ("raw", "rejected"):
@@ -117,7 +120,8 @@ class BaseRun:
 def append_line(journal: Path, result: TaskResult) -> None:
     """Append a result to a journal, and return when the line is on the disk.
 
-    Raises OSError with the name of the journal.
+    Raises OSError with the name of the journal, InputError for a journal that is a pipe or the
+    like.
     """
     line = b"\n" + result.to_line()  # the line break ends a line that a kill or full disk tore
     make_folder(journal.parent)
@@ -138,8 +142,8 @@ class DatasetRun:
         directory: the run directory.
         recipe: the dataset's recipe.
         manifest: the manifest on disk.
-        journal: the file for results that the manifest does not name yet, one a line; those of an
-            earlier start are read.
+        journal: the file for results that the manifest does not name yet, one a line; results of
+            an earlier start are read. None: results are not journalled.
         base: the finished run that these rows will be added to, if any.
     """
 
@@ -169,14 +173,18 @@ class DatasetRun:
         for result in self._read_journal():
             if not result.raw and self._has_files(result.files):
                 self._enter_shard(result)
-        if self._new_shards:  # the manifest in memory then names their paths without a file
+        if self._new_shards:  # list their paths without a file in the manifest in memory
             counts = {**self.manifest.counts, "empty_shards": sorted(self.empty)}
             self.manifest = self.manifest.model_copy(update={"counts": counts})
 
     def update_manifest(self, files: Iterable[File] = (), **changes: Any) -> None:
-        """Add finished files to the manifest, change some of its values, and write it.
+        """Add files to the manifest, change some of its values, and write it.
 
         A journal of shards is removed, because the manifest then names its files.
+
+        Args:
+            files: entries for the manifest; an entry replaces the earlier one of its path.
+            changes: field of the manifest → its new value.
         """
         self._files |= {file.path: file for file in files}
         ordered = tuple(self._files[path] for path in sorted(self._files))
@@ -210,7 +218,7 @@ class DatasetRun:
         """Write the generated source sentences as the config ``sources``, and name its files in
         the manifest.
 
-        ``rounds``: the rows, in parts.
+        ``rounds``: the rows, in parts of any size. After an error unfinished files are removed.
         """
         features = build_config_features("sources", self.recipe)
         rows_per_file = tasks.count_sources_per_file(self.recipe)
@@ -233,11 +241,14 @@ class DatasetRun:
         return files
 
     def find_missing_shards(self, shards: Iterable[Shard]) -> list[Shard]:
-        """Return the shards that lack a file in manifest and journal."""
+        """Return the shards with a file that neither manifest nor journal names or calls empty."""
         return [shard for shard in shards if not self._is_done(shard)]
 
     def hash_raw_files(self) -> str:
-        """Return one SHA-256 for all raw and rejected files, from which finished rows are made."""
+        """Return one SHA-256 for all raw and rejected files, from which finished rows are made.
+
+        It covers each path and the SHA-256 of its file, and the paths of files without rows.
+        """
         hashes = dict.fromkeys(self.empty, "")  # a path without a file has no hash
         for path, file in self._files.items():
             if file.config and get_base_config(file.config) in ("raw", "rejected"):
@@ -246,9 +257,10 @@ class DatasetRun:
         return hashlib.sha256(lines.encode()).hexdigest()
 
     def find_finished_groups(self, raw: str) -> dict[str, TaskResult]:
-        """Return task key → result of each group that an earlier start finished from these files.
+        """Return task key → result of each group that an earlier start finished from raw files.
 
-        ``raw``: the digest of the raw files (``hash_raw_files``).
+        The raw files had the digest ``raw`` (``hash_raw_files``), and all files of the group are
+        intact.
         """
         return {
             result.key: result
@@ -259,7 +271,7 @@ class DatasetRun:
     def add_shard(self, result: TaskResult, blocks: int) -> None:
         """Store a shard's result, and write the manifest if that is due.
 
-        ``blocks``: blocks of source sentences of the run.
+        ``result``: with its ``task`` set. ``blocks``: number of blocks of source sentences.
         """
         self.store_result(result)
         # a shard that is generated again counts once
@@ -270,20 +282,23 @@ class DatasetRun:
             self.write_progress(blocks)
 
     def store_result(self, result: TaskResult) -> TaskResult:
-        """Write the files of a result and append it to the journal; return it without contents."""
+        """Write the files of a result and append it to the journal, if there is one.
+
+        Returns the result without the contents of its files.
+        """
         stored = self.write_files(result)
         if self._journal:
             append_line(self._journal, stored)
         return stored
 
     def write_files(self, result: TaskResult) -> TaskResult:
-        """Write the files that a result has in memory; return the result without them."""
+        """Write the files that a result has in memory; return it without their contents."""
         for path, content in result.contents.items():
             write_bytes(self.directory / path, content)
         return result.model_copy(update={"contents": {}})
 
     def _read_journal(self) -> Iterator[TaskResult]:
-        """Yield every result in the journal, the oldest first; torn lines are skipped."""
+        """Yield every result in the journal, the oldest first; other lines are skipped."""
         if self._journal and self._journal.is_file():
             with self._journal.open("rb") as file:
                 for line in file:
@@ -294,7 +309,7 @@ class DatasetRun:
     def write_progress(self, blocks: int) -> None:
         """Write the manifest with every shard that is done.
 
-        ``blocks``: blocks of source sentences of the run.
+        ``blocks``: number of blocks of source sentences.
         """
         total = len(self.recipe.variants) * blocks
         # a run may have very many shards: look for them once, ``add_shard`` then counts them
@@ -311,8 +326,8 @@ class DatasetRun:
     def _is_manifest_due(self) -> bool:
         """Return whether to write the manifest.
 
-        It is due when many shards are new, or when writing the last one took no more than
-        ``MANIFEST_TIME_SHARE`` of the time since then.
+        It is due with ``NEW_SHARDS_PER_FILE`` new shards for each known file. It is also due when
+        writing the last manifest took at most ``MANIFEST_TIME_SHARE`` of the time since then.
         """
         if self._new_shards >= max(1.0, NEW_SHARDS_PER_FILE * len(self._files)):
             return True
@@ -324,7 +339,10 @@ class DatasetRun:
         return all(path in self._files or path in self.empty for path in paths)
 
     def _enter_shard(self, result: TaskResult) -> None:
-        """Note the files of a shard in memory; they replace those of an earlier result."""
+        """Note the shard of ``result`` in memory: its files, and its paths without a file.
+
+        They replace those of an earlier result of the shard.
+        """
         for path in result.empty:
             self._files.pop(path, None)
         self._files |= {file.path: file for file in result.files}

@@ -4,7 +4,7 @@ Sampled negatives (DINO section 4: "for each x1, we sample two x2's from other d
 would need all second sentences at once. Instead, the negatives of a shard come from partner shards:
 first the shard half the source away, since sources are often ordered by topic, then the shards
 after it, until the split has ``POOL_PAIRS`` pairs or ``MOST_PARTNER_SHARDS`` shards were read.
-A hash of (seed, source sentence, number) chooses among these pairs.
+A hash of (seed, source sentence, index of the negative) chooses among these pairs.
 """
 
 from collections import Counter, defaultdict
@@ -31,8 +31,8 @@ from sts_dino.hub.contract.schema import DUPLICATE, SAMPLED
 from sts_dino.hub.contract.shards import Parts, read_shard, write_loading_file
 from sts_dino.hub.errors import RunError
 
-POOL_PAIRS = 256  # so many pairs are enough to choose sampled negatives from
-MOST_PARTNER_SHARDS = 16  # most shards that are read for them
+POOL_PAIRS = 256  # this many pairs are enough to choose sampled negatives from
+MOST_PARTNER_SHARDS = 16  # most shards that are read for these pairs
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,10 @@ class Tally:
         self.counts = Counter[CountKey]()
 
     def add_raw(self, shots: int | None, raw: Sequence[Row], recipe: DatasetRecipe) -> None:
-        """Count the likeliest label of each raw text of a shard; nothing without verification."""
+        """Count the likeliest label of each raw text; nothing without verification.
+
+        ``raw``: all raw rows of a shard, which decide the bias of calibrated labels.
+        """
         if recipe.verification:
             bias = compute_label_bias(raw, recipe)
             self.counts.update(
@@ -89,23 +92,29 @@ class Tally:
             self.counts["length", shots, row["target"], measure(row["text2"])] += 1
 
     def add_rejected(self, shots: int | None, rows: Sequence[Row]) -> None:
-        """Count rejected rows."""
+        """Count rejected rows, each with its ``reason``."""
         self.counts.update(("rejected", shots, row["target"], row["reason"]) for row in rows)
 
     def to_json(self) -> list[Any]:
-        """Return the counts as JSON: [*key, count] for every key."""
+        """Return the counts as a list for JSON: [*key, count] for every key, in a fixed order."""
         return sorted(([*key, count] for key, count in self.counts.items()), key=repr)
 
     def add_json(self, facts: Sequence[Any]) -> None:
-        """Add the counts of another tally's ``to_json``."""
+        """Add the counts of another tally; ``facts``: what its ``to_json`` returned."""
         for *key, count in facts:
             self.counts[tuple(key)] += count
 
     def make_counts(self, recipe: DatasetRecipe, length: TextLength) -> dict[str, Any]:
         """Return the manifest's counts of texts.
 
-        ``kept`` + ``rejected`` = ``requested``, in all and for every label. ``likeliest``: the
-        label that was asked for → the label that the text fits best → number of raw texts.
+        Kept and rejected texts add up to ``requested``, in all and for every label.
+
+        - ``rejected``: reason → number of texts; of a label, the number alone, beside ``reasons``.
+        - ``by_label``: label → its counts.
+        - ``token_lengths``: unit, tokenizer, and label → length → number of kept texts.
+        - ``variants``, with few-shot examples: shot count → its counts.
+        - ``likeliest``, with verification: the label that was asked for → the label that the text
+          fits best → number of raw texts.
         """
         # count by label
         labels = [label.name for label in recipe.written_labels]
@@ -155,7 +164,8 @@ class Tally:
     ) -> dict[Any, int]:
         """Return the last value of a key → sum of its counts, in the order of the values.
 
-        ``kind``: what is counted. The other arguments are ``_count_texts``'s.
+        ``kind``: what is counted, the first part of a key. ``label`` and ``shots`` restrict the
+        keys; None: all.
         """
         sums = Counter[Any]()
         for (key_kind, key_shots, key_label, value), count in self.counts.items():
@@ -165,7 +175,10 @@ class Tally:
         return dict(sorted(sums.items()))
 
     def require_every_label(self, recipe: DatasetRecipe, directory: object) -> None:
-        """Raise RunError naming ``directory`` when a label has no kept row at a shot count."""
+        """Raise RunError when a label has no kept row at one of the recipe's shot counts.
+
+        ``directory``: the run directory, which the error names.
+        """
         for shots in tasks.group_variants(recipe):
             for label in recipe.written_labels:
                 if not self.counts["kept", shots, label.name, ""]:
@@ -179,12 +192,12 @@ class Tally:
 
 
 class RawRows:
-    """Reads the raw and rejected rows of finished shards.
+    """Reads the raw and rejected rows of generated shards.
 
     Args:
         recipe: the dataset's recipe.
-        read: returns the path or content of a file of the run directory.
-        empty: paths that have no file, because the shard has no such row.
+        read: path from the run directory → full path or content of the file.
+        empty: paths without a file, because the shard has no such row.
     """
 
     def __init__(self, recipe: DatasetRecipe, read: Read, empty: frozenset[str]):
@@ -195,7 +208,10 @@ class RawRows:
         self._get_pairs = lru_cache(maxsize=MOST_PARTNER_SHARDS)(self._read_pairs)
 
     def read(self, path: str, columns: Sequence[str] | None = None) -> list[Row]:
-        """Return the rows of a file of a shard, with all columns or some."""
+        """Return the rows of a shard's file; an empty list for a path in ``empty``.
+
+        ``path``: the path from the run directory. ``columns``: None: all.
+        """
         return [] if path in self._empty else read_shard(self._read(path), columns)
 
     def collect_pool(self, shard: Shard, split: str) -> list[pairs.Pair]:
@@ -226,8 +242,8 @@ class RawRows:
 def list_partners(shard: Shard) -> list[Shard]:
     """Return the shards that a shard's sampled negatives may come from, in order of preference.
 
-    The first one is half the source away, the others follow it; at most ``MOST_PARTNER_SHARDS`` of
-    the same variant. The shard itself may be among them.
+    They are at most ``MOST_PARTNER_SHARDS`` consecutive shards of the same variant. The first one
+    is half the source away; after the last block comes block 0. ``shard`` itself may be among them.
     """
     start = shard.block + shard.blocks // 2
     return [
@@ -248,7 +264,7 @@ def finish_group(
     Args:
         recipe: the dataset's recipe.
         task: the group.
-        read: returns the path or content of a file of the run directory.
+        read: path from the run directory → full path or content of the file.
         measure: returns the length of a text.
         seen_texts: the (text, label) of all earlier shards, to which those of this group are added;
             None for a schema that may repeat texts.
@@ -291,9 +307,9 @@ def finish_group(
 def _split_off_duplicates(
     rows: Sequence[Row], seen_texts: SeenTexts
 ) -> tuple[list[Row], list[Row]]:
-    """Return the rows whose (text, label) is new, and copies of the others with their reason.
+    """Return the rows with a new (text, label), and copies of all other rows with their reason.
 
-    The new (text, label) are added to ``seen_texts``.
+    Each new (text, label) is added to ``seen_texts``. Both lists are in the order of ``rows``.
     """
     new_rows = []
     repeated_rows = []
@@ -307,7 +323,10 @@ def _split_off_duplicates(
 
 
 def list_input_files(recipe: DatasetRecipe, group: Group) -> set[str]:
-    """Return the paths of all files that finishing a group may read."""
+    """Return the paths, from the run directory, of all files that finishing a group may read.
+
+    A file without rows does not exist, though its path is among them.
+    """
     paths: set[str] = set()
     for shard in group.shards:
         paths.update(tasks.make_shard_paths(recipe, shard))
@@ -327,8 +346,8 @@ def finish(
     """Write the finished configs from the raw shards, count texts and rows, and mark the run
     complete.
 
-    A group that an earlier start finished from the same raw files is kept. Raises RunError when a
-    label has no row left, unless rows are appended: the dataset then has rows of every label.
+    A group that an earlier start finished from the same raw files is kept. A schema of distinct
+    texts is the exception: all its groups are finished anew, in this process.
 
     Args:
         run: the run, all its shards written.
@@ -336,6 +355,11 @@ def finish(
         sources: number of source sentences.
         length: how the length of a text is measured.
         executor: finishes the groups, and measures lengths as ``length`` does; None: this process.
+            Unused with a schema of distinct texts.
+
+    Raises RunError when a label has no row left at one of the shot counts, unless rows are
+    appended: the dataset then has rows of every label. Raises the errors of the executor, and
+    OSError when the disk fails.
     """
     # finish the groups
     if run.recipe.dataset_schema.distinct:
@@ -369,8 +393,10 @@ def finish(
 def _finish_groups(
     run: DatasetRun, blocks: int, length: TextLength, executor: Executor | None
 ) -> Iterator[TaskResult]:
-    """Yield the result of every group; first those that an earlier start finished from the same
-    raw files, then the others as they are finished and stored.
+    """Yield the result of every group, without the contents of its files.
+
+    Groups that an earlier start finished from the same raw files come first. All other groups
+    follow as they are finished and stored. ``executor``: finishes them; None: this process.
     """
     raw_digest = run.hash_raw_files()
     finished = run.find_finished_groups(raw_digest)
@@ -388,7 +414,7 @@ def _finish_groups(
 
 
 def _make_task(run: DatasetRun, group: Group) -> FinishGroup:
-    """Return the task that finishes a group, with those of its input files that do not exist."""
+    """Return the task that finishes a group, with the paths of its input files without a file."""
     return FinishGroup(group, frozenset(run.empty & list_input_files(run.recipe, group)))
 
 
@@ -397,9 +423,12 @@ def _finish_distinct_texts(
 ) -> Iterator[TaskResult]:
     """Finish the groups of a schema of distinct texts, in this process and in order.
 
-    Whether a text is new depends on all earlier shards of its shot count. Duplicates of their texts
-    go to one more file of rejected rows, after those of the shards. Nothing is journalled: a new
-    start has to see all rows again.
+    Whether a text is new depends on all earlier shards of its shot count. The duplicates of a shot
+    count go to one more file of rejected rows, after the files of its shards. Nothing is
+    journalled: a new start has to see all rows again.
+
+    Yields the result of each group, then for each shot count a result with its file of duplicates.
+    Without duplicates that result has no file.
     """
     seen_texts = SeenTexts()  # of the current shot count
     duplicate_files: dict[int | None, Parts] = {}  # shots → the file of its duplicates
@@ -429,7 +458,10 @@ def _finish_distinct_texts(
 
 
 def _collect_base_texts(run: DatasetRun, shots: int | None) -> SeenTexts:
-    """Return the (text, label) of the finished run that rows are appended to; empty without one."""
+    """Return the (text, label) of one shot count in the finished run that rows are appended to.
+
+    Empty if no rows are appended. ``shots``: None: the prompts have no examples.
+    """
     seen_texts = SeenTexts()
     if run.base is not None:
         config = format_config_name(run.recipe.dataset_schema.labelled, shots)
@@ -441,7 +473,8 @@ def _collect_base_texts(run: DatasetRun, shots: int | None) -> SeenTexts:
 def _open_duplicate_file(run: DatasetRun, shots: int | None, blocks: int) -> Parts:
     """Open the file of rejected rows that gets the duplicate texts of a shot count.
 
-    Every shard has a file of rejected rows, numbered from 0. This file has the next number.
+    The files of rejected rows are numbered by their shard, from 0. This file has the next number.
+    It is not written if it gets no row.
 
     Args:
         run: the run.

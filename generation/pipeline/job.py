@@ -43,7 +43,7 @@ from sts_dino.hub.untrusted import require_safetensors
 
 logger = logging.getLogger(__name__)
 
-# the suffixes of the files that transformers reads of a folder
+# the suffixes of the files that transformers reads from a model's folder
 _MODEL_SUFFIXES = (".json", ".safetensors", ".txt", ".model", ".jinja")
 
 
@@ -56,7 +56,7 @@ def generate(
 ) -> Manifest:
     """Generate the dataset in ``directory``, or resume it; return its manifest.
 
-    A finished run stays unchanged. The caller holds the lock of the directory.
+    A finished run generates nothing. The caller holds the lock of the directory.
 
     Args:
         recipe: the dataset's recipe.
@@ -64,10 +64,11 @@ def generate(
         command: the command line, for the manifest; a resumed run keeps that of its first start.
         start: starts the executor; every executor generates the same bytes.
         base: a finished run of the first source sentences, to which rows are appended: only the
-            source sentences after those are used (``pipeline.append``).
+            source sentences after those are used (``pipeline.append``). None: all are used.
 
     Raises InputError when the directory holds another run, or a damaged dataset that rows were
-    appended to.
+    appended to. Raises it, too, for an unusable model, source or few-shot example. Raises the
+    errors of the executor and of ``finish``, and OSError when the disk fails.
     """
     # open the run directory
     recipe = resolve_model_dtype(recipe)
@@ -92,7 +93,7 @@ def generate(
             "sts-dino release RECIPE --append --yes",
         )
 
-    # a fresh start uses nothing that an earlier run left; a loaded model writes the provenance
+    # a run gets its provenance when its model is loaded; before, no scratch file can be its own
     is_fresh = not manifest.provenance
     if is_fresh:
         scratch.clear()
@@ -113,7 +114,7 @@ def generate(
                 run_dir.remove_empty_run(directory)
             raise
 
-        # generate and finish the rows
+        # prepare the source sentences, then generate and finish the rows
         run = DatasetRun(directory, recipe, manifest, scratch.journal, base)
         provenance = make_provenance(recipe, executor, prompts, inputs, command, code)
         run.update_manifest(provenance=provenance)
@@ -139,7 +140,8 @@ def generate_missing_shards(
         executor: generates the shards.
         sentences: the source sentences of all shards.
 
-    Raises InputError for a damaged record of seconds, and the errors of the executor.
+    Raises InputError for a damaged record of seconds (``Progress``), the errors of the executor,
+    and OSError when the disk fails.
     """
     # find the missing shards
     shards = list_shards(run.recipe, sentences.blocks)
@@ -180,9 +182,10 @@ def hash_inputs(recipe: DatasetRecipe) -> dict[str, str]:
 
     Inputs on the Hub are not among them: the recipe pins these. The published path of a file of the
     model, of the encoder of ``selection``, or of a run with few-shot examples includes the folder's
-    name. A missing source or file of examples is left out. Raises InputError for a missing model or
-    encoder, for an unfinished run with examples, and for two different files with one published
-    path.
+    name. A missing source or file of examples is left out.
+
+    Raises InputError for a missing or unusable model or encoder, for an unfinished run with
+    examples, and for two different files with one published path.
     """
     hashes: dict[str, str] = {}
     _add_hashes(hashes, sources.list_source_files(recipe.source))
@@ -223,11 +226,13 @@ def _add_hashes(hashes: dict[str, str], paths: list[Path], folder: str | None = 
 
 
 def list_model_files(model: LanguageModel) -> list[Path]:
-    """Return the local files of a model: its GGUF file, or those that transformers reads.
+    """Return the local files of a model: its GGUF file, or those that transformers reads, sorted.
 
-    The list is empty for a model without ``model.path``. Raises InputError when the folder or GGUF
-    file is missing, when ``model.path`` names a GGUF file, when the folder holds GGUF files alone
-    and ``model.gguf_file`` is not set, or when weights are a pickle.
+    The list is empty for a model without ``model.path``. Raises InputError in these cases:
+
+    - The folder or the GGUF file is missing, or ``model.path`` names a GGUF file.
+    - The folder holds GGUF files and no config.json, and ``model.gguf_file`` is not set.
+    - The folder of a model of transformers has no weights, or weights only as pickles.
     """
     if not model.path:
         return []

@@ -1,7 +1,7 @@
 """Reports of a run, none of which decides a row.
 
-Before it, the tokens and the price of a server's texts; while it runs, progress and timing; at its
-end, what the server's answers used, and the provenance of the manifest.
+Before the run: the provenance of its manifest, and the tokens and the price of a server's texts.
+While it runs: progress and timing. At its end: what the server's answers used.
 """
 
 import json
@@ -33,10 +33,10 @@ logger = logging.getLogger(__name__)
 
 UPDATE_SECONDS = 1.0  # between two updates of the bar
 COST_LINE = "the server's texts: "
-FEWEST_ANSWERS = 10  # stored requests of which a mean is taken; with fewer, it is estimated
+FEWEST_ANSWERS = 10  # stored requests for a mean number of tokens; with fewer, it is estimated
 MOST_SAMPLED = 50  # source sentences whose prompts are measured
 BYTES_PER_TOKEN = 4  # of English prompts, roughly; other languages have fewer
-ANSWER_TOKENS_SHARE = 0.5  # of the longest answer, before there are answers
+ANSWER_TOKENS_SHARE = 0.5  # estimated mean length of an answer, as a share of the longest allowed
 
 
 class Progress(AbstractContextManager["Progress"]):
@@ -44,7 +44,7 @@ class Progress(AbstractContextManager["Progress"]):
 
     The record, ``NAME.timing.json`` beside the run directory, sums seconds and rows over all
     workers and starts. It is not published. A new object reads the record of earlier starts, and a
-    thread updates the bar until the block ends. Raises InputError for a damaged record.
+    thread updates the bar until the ``with`` block ends. Raises InputError for a damaged record.
 
     Args:
         name: the dataset's name.
@@ -98,13 +98,13 @@ class Progress(AbstractContextManager["Progress"]):
             self._update_bar()
 
     def _update_bar(self) -> None:
-        """Show the texts that are done; the bar never goes back, and not beyond its total."""
+        """Show the work done, as a number of texts; the bar never goes back or beyond its total."""
         texts = int(self._done + self._measure_in_progress())
         self._bar.n = max(self._bar.n, min(self._total, texts))
         self._bar.refresh()
 
     def count_texts(self, texts: int) -> None:
-        """Count texts that are accepted or given up."""
+        """Add a number of texts that were just accepted or given up."""
         self._done += texts
 
     def add_shard(self, result: TaskResult) -> None:
@@ -131,9 +131,9 @@ def report_cost(
         prompts: the prompts of the recipe.
         sentences: some source sentences of the run, whose prompts are measured.
         total: the number of all source sentences.
-        usage: the counts of a server's stored answers; empty: none.
+        usage: the counts of a server's stored answers; empty: none are stored.
     """
-    # take texts and tokens of a request from the stored ones, or estimate them from their bytes
+    # take texts and tokens per request from the stored requests, or estimate tokens from bytes
     recipe = prompts.recipe
     server = recipe.model.server
     if server is None:
@@ -185,7 +185,8 @@ def _estimate_tokens(
 ) -> tuple[float, float]:
     """Return the mean number of prompt tokens and of generated tokens of a request.
 
-    Prompt tokens follow from the bytes of the requests, generated tokens from the longest answer.
+    Prompt tokens follow from the bytes of the first ``MOST_SAMPLED`` sentences' requests; they are
+    0 without sentences. Generated tokens follow from the longest answer that is allowed.
     """
     recipe = prompts.recipe
     lengths: list[int] = []
@@ -208,7 +209,8 @@ def report_usage(writer: object, directory: Path) -> Iterator[None]:
     """Run a block, then log and store what a server's answers have used, also if the block fails.
 
     The counts go to ``NAME.usage.json`` beside the run directory; nothing is logged or stored for a
-    writer without counts. A warning is logged if the server changed its model.
+    writer without counts. A warning is logged if the server changed its model. Raises OSError when
+    the disk fails.
 
     Args:
         writer: the writer; its attribute ``usage`` is a mapping of counts, or missing (an engine).
@@ -232,7 +234,10 @@ def report_usage(writer: object, directory: Path) -> Iterator[None]:
 
 
 def _describe_usage(usage: dict[str, Any]) -> str:
-    """Return answers, tokens and cost of a server in one line."""
+    """Return answers, tokens and, if it is known, cost of a server in one line.
+
+    ``usage``: the counts of the writer.
+    """
     tokens = (
         f"{usage['prompt_tokens']:,} prompt and {usage['completion_tokens']:,} completion tokens"
     )
@@ -262,7 +267,9 @@ def make_provenance(
         prompts: describe the few-shot examples.
         inputs: published path → SHA-256 of the local inputs.
         command: the command line of the run's first start.
-        code: the clone of the run's first start (``published_paths.describe_clone``).
+        code: the clone of the run's first start (``published_paths.describe_clone``); empty: none.
+
+    Raises the errors of ``Executor.describe`` and ``download_selector``.
     """
     # describe model and source, which every dataset has
     model = recipe.model
@@ -293,7 +300,11 @@ def make_provenance(
 def find_weights_digest(folder: object, inputs: Mapping[str, str]) -> str | None:
     """Return the SHA-256 of the weights in a folder, of the first file if there are several.
 
-    None for a model that is no local input: one of a Hub. ``inputs``: published path → SHA-256.
+    None for a folder without weights among the inputs, such as that of a model on a Hub.
+
+    Args:
+        folder: the model's folder; None for a model on a Hub.
+        inputs: published path → SHA-256 of the local inputs.
     """
     prefix = f"{hide_folders(str(folder))}/"
     for path, digest in inputs.items():
@@ -305,9 +316,10 @@ def find_weights_digest(folder: object, inputs: Mapping[str, str]) -> str | None
 def describe_selector(recipe: DatasetRecipe, inputs: Mapping[str, str]) -> dict[str, str | None]:
     """Return the facts of the encoder of ``selection`` that a card names.
 
-    Keys: ``id``, ``revision``, ``license`` (None: its card names none) and ``sha256`` of local
-    weights. An encoder of ``sts-dino lm`` is recognised by its weights. ``inputs``: published
-    path → SHA-256 of the local inputs. Raises InputError as ``download_selector``.
+    Keys: ``id``, ``revision`` (None: a local folder), ``license`` (None: its card names none) and
+    ``sha256`` of its weights (None: an encoder on a Hub). Local weights of an encoder of ``sts-dino
+    lm`` are recognised, and get its id, revision and licence. ``inputs``: published path → SHA-256
+    of the local inputs. Raises InputError and RunError as ``download_selector``.
     """
     section = recipe.selection
     assert section is not None, "the recipe has a selection"

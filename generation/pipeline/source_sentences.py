@@ -2,8 +2,8 @@
 
 They are streamed once into a parquet file of the folder ``<name>.scratch``, with a row group for
 each shard. So a large source does not have to fit in memory, and a resumed run does not read it
-again. A file of the folder is used only if it has the SHA-256 that is recorded, in ``notes.json``
-or in the file's own name; else it is rebuilt.
+again. A file of source sentences is used only if it has the SHA-256 that is recorded, in
+``notes.json`` or in the file's own name; else it is rebuilt.
 """
 
 import hashlib
@@ -64,7 +64,12 @@ class ScratchNotes(BaseModel, frozen=True, extra="forbid"):
 
 
 class SourceSentences:
-    """The source sentences of a run on disk; block k holds those of shard k."""
+    """The source sentences of a run on disk; block k holds those of shard k of each variant.
+
+    Args:
+        path: the parquet file.
+        notes: the notes of its scratch folder.
+    """
 
     def __init__(self, path: Path, notes: ScratchNotes):
         self._file = pq.ParquetFile(path)
@@ -102,7 +107,10 @@ class Scratch:
         self.notes = notes
 
     def _read_notes(self) -> ScratchNotes | None:
-        """Return the notes of an earlier start; None without any, and for a damaged file."""
+        """Return the notes of an earlier start; None without any, and for a damaged file.
+
+        Raises InputError when the file is a pipe or the like.
+        """
         path = self.directory / "notes.json"
         try:
             return ScratchNotes.model_validate_json(require_regular_file(path).read_bytes())
@@ -190,7 +198,8 @@ def prepare_sentences(
 ) -> SourceSentences:
     """Return the run's source sentences, from the scratch folder if an earlier start stored them.
 
-    Their SHA-256 and counts are written to the manifest.
+    Otherwise they are read from the source, or generated. Their SHA-256 and counts are written to
+    the manifest.
 
     Args:
         run: the run.
@@ -199,7 +208,8 @@ def prepare_sentences(
         prompts: the prompts that a source sentence has to fit.
 
     Raises InputError when there is no usable source sentence, or when the source sentences are not
-    those with which the run began.
+    those with which the run began. Raises the errors of the source (``SourceStream``) and of the
+    executor, and OSError when the disk fails.
     """
     is_generated = run.recipe.source.is_generated
     if is_generated:
@@ -265,7 +275,7 @@ def _read_source(
 
 
 def _log_source(run: DatasetRun, sentences: SourceSentences) -> None:
-    """Log the rows, the skipped rows and the first sentences of the source."""
+    """Log how many rows of the source are usable and skipped, and its first three sentences."""
     total = sentences.total
     if run.base is not None:
         total += run.base.source_sentences
@@ -285,21 +295,23 @@ def _generate_sentences(run: DatasetRun, scratch: Scratch, executor: Executor) -
     the text of a number depends on this number alone. A warning is logged if there are fewer texts
     than the limit.
 
-    Raises InputError when no text is usable.
+    With a ``run.base`` the sentences of the base count towards the limit.
+
+    Raises InputError when no text is usable, and the errors of the executor.
     """
-    # generate rounds until enough texts are accepted, and store each at once; the first plan may
-    # ask for too few, as it is made before most results are there
+    # generate rounds until enough texts are accepted, and store each at once; one plan may end
+    # before that, because it estimates how many texts will be accepted
     recipe = run.recipe
     rounds = scratch.find_rounds()
     accepted = _AcceptedTexts(recipe, rounds, run.base)
     with ProgressBar(
         total=accepted.limit, unit="text", desc=f"{recipe.name} source sentences", delay=1
     ) as bar:
-        bar.update(accepted.count_new())
+        bar.update(accepted.accept_new())
         while not accepted.is_done():
             for result in executor.run_tasks(accepted.plan_rounds()):
                 rounds[result.task.numbers.start] = scratch.store_round(result)
-                bar.update(accepted.count_new())
+                bar.update(accepted.accept_new())
                 if accepted.count == accepted.limit:
                     break
 
@@ -318,20 +330,21 @@ def _generate_sentences(run: DatasetRun, scratch: Scratch, executor: Executor) -
         )
 
     # write them; this reads the stored rounds again, from the first one
-    run.write_sources(_AcceptedTexts(recipe, rounds, run.base).iter_rounds())
+    run.write_sources(_AcceptedTexts(recipe, rounds, run.base).accept_rounds())
     run.set_counts(sources=accepted.count, sources_rejected=rejected)
 
 
 class _AcceptedTexts:
     """Accepts distinct source sentences from stored rounds, in the order of their numbers.
 
-    ``next_number`` is the first number that was not looked at, ``count`` the accepted texts.
+    ``next_number`` is the first number whose text was not looked at, ``count`` the number of
+    accepted texts, and ``limit`` the number of texts that the run needs.
 
     Args:
         recipe: the dataset's recipe.
         rounds: first number of a stored round → its file; the caller adds rounds.
-        base: the run that rows are appended to, if any. A text of this run is a duplicate, and
-            numbers continue after its last number.
+        base: the run that rows are appended to; None: no rows are appended. A text of the base is
+            a duplicate, numbers continue after its last number, and it counts towards the limit.
     """
 
     def __init__(self, recipe: DatasetRecipe, rounds: Mapping[int, Path], base: BaseRun | None):
@@ -353,8 +366,11 @@ class _AcceptedTexts:
         """Return whether there are enough texts, or no number is left."""
         return self.count >= self.limit or self.next_number >= self._end
 
-    def iter_rounds(self) -> Iterator[list[Row]]:
-        """Accept the next rounds as far as they are stored; yield the accepted rows of each."""
+    def accept_rounds(self) -> Iterator[list[Row]]:
+        """Accept texts of the next rounds, as far as these are stored and texts are needed.
+
+        Yields the accepted rows of each round, in the order of their numbers.
+        """
         while self.count < self.limit and self.next_number in self._rounds:
             rows = []
             for row in json.loads(self._rounds[self.next_number].read_bytes())["facts"]:
@@ -368,20 +384,23 @@ class _AcceptedTexts:
             yield rows
 
     def _find_reason(self, text: str) -> str | None:
-        """Return the reason why a usable text is not accepted, or None; remember the text."""
+        """Return the reason why a usable text is not accepted, or None; note a text as seen.
+
+        A text beyond the limit is not noted.
+        """
         if self.count == self.limit:
             return NOT_NEEDED
         return None if self._seen.add(text) else DUPLICATE
 
-    def count_new(self) -> int:
-        """Accept the next rounds as far as they are stored; return the number of new texts."""
-        return sum(len(rows) for rows in self.iter_rounds())
+    def accept_new(self) -> int:
+        """Accept texts like ``accept_rounds``; return how many this call accepted."""
+        return sum(len(rows) for rows in self.accept_rounds())
 
     def plan_rounds(self) -> Iterator[WriteSourceSentences]:
         """Yield the missing rounds, up to the round that probably has the last needed text.
 
-        The share of accepted texts so far gives the numbers that a text needs. The end is computed
-        again after every yield, since rounds were accepted meanwhile.
+        The numbers used so far for each accepted text give how many further numbers are needed.
+        The end is computed again after every yield, since rounds were accepted meanwhile.
         """
         size = choose_round_size(self.limit)
         start = self.next_number
@@ -399,9 +418,9 @@ class _AcceptedTexts:
 def choose_round_size(limit: int) -> int:
     """Return how many texts a round requests, for ``limit`` source sentences.
 
-    A small round generates few texts that are not needed, a large one fills a batch: an eighth of
-    the limit, within the bounds. Above 4096² source sentences a round is larger, so that the
-    scratch folder has few files.
+    A small round generates few texts that are not needed, a large one fills a batch. So it is an
+    eighth of the limit, from ``LEAST_ROUND_TEXTS`` to ``MOST_ROUND_TEXTS``. Above 4096² source
+    sentences a round is larger, so that the scratch folder has few files.
     """
     size = min(MOST_ROUND_TEXTS, limit // 8)
     return max(LEAST_ROUND_TEXTS, size, limit // MOST_ROUND_TEXTS)

@@ -55,7 +55,8 @@ class ShardPaths(NamedTuple):
 class Group:
     """Neighbouring shards of one shot count, whose finished rows share files.
 
-    ``index``: the group's number among the ``total`` groups of the shot count, from 0.
+    ``index``: the group's position among the ``total`` groups of the shot count, from 0. ``shots``:
+    None: the prompts have no few-shot section.
     """
 
     shots: int | None
@@ -64,14 +65,17 @@ class Group:
     shards: tuple[Shard, ...]
 
     def make_path(self, config: str, split: str) -> str:
-        """Return the path of the group's file of a finished config."""
+        """Return the path, from the run directory, of the group's file of a config and split."""
         return format_shard_path(
             format_config_name(config, self.shots), split, self.index, self.total
         )
 
 
 def list_shards(recipe: DatasetRecipe, blocks: int) -> list[Shard]:
-    """Return all shards in the order of work: every block of a variant, then the next variant."""
+    """Return all shards in the order of work: every block of a variant, then the next variant.
+
+    ``blocks``: number of blocks of source sentences.
+    """
     return [Shard(variant, block, blocks) for variant in recipe.variants for block in range(blocks)]
 
 
@@ -128,9 +132,9 @@ def count_shards_per_group(recipe: DatasetRecipe) -> int:
 
 
 def count_sources_per_file(recipe: DatasetRecipe) -> int:
-    """Return the rows of a file of the config ``sources``.
+    """Return how many rows a full file of the config ``sources`` has.
 
-    They are so many that about a thousand files hold all source sentences.
+    That is ``ROWS_PER_FILE``, or more if all source sentences would need over 1,000 files.
     """
     return max(ROWS_PER_FILE, (recipe.source.limit or 0) // 1_000)
 
@@ -139,6 +143,7 @@ def count_files(recipe: DatasetRecipe, source_sentences: int) -> dict[str, int]:
     """Return config → the most files that it can have in a complete run.
 
     A config has fewer files when some of them would have no rows: those are not written.
+    ``source_sentences``: number of source sentences.
     """
     blocks = ceil(source_sentences / recipe.shard_size)
     sizes = {"sources": ceil(source_sentences / count_sources_per_file(recipe))}
@@ -201,11 +206,11 @@ class TaskResult(BaseModel, frozen=True, extra="forbid"):
     """The result of a task; a journal or a store holds it as a line of JSON.
 
     - ``key``: the key of the task.
-    - ``files``: the files that the task makes.
+    - ``files``: the manifest's entries of the files that the task makes.
     - ``empty``: paths of files that would have no rows, so that they are not written.
     - ``facts``: JSON that the task's kind defines.
-    - ``rows``: number of accepted texts.
-    - ``raw``: digest of the raw files of the run, for a finished group.
+    - ``rows``: number of raw rows of a shard, or of usable source sentences; 0 for a group.
+    - ``raw``: digest of the raw files of the run, for a stored group; else empty.
     - ``seconds``: seconds that the task took.
     - ``task``: the task; not in the line.
     - ``contents``: path → content of files that are not written yet; not in the line.
@@ -222,12 +227,12 @@ class TaskResult(BaseModel, frozen=True, extra="forbid"):
     contents: dict[str, bytes] = Field(default_factory=dict, exclude=True)
 
     def to_line(self) -> bytes:
-        """Return one line of JSON; infinities and lone surrogates are kept."""
+        """Return one line of JSON without its line break; lone surrogates are kept as escapes."""
         return json.dumps(self.model_dump()).encode()
 
     @classmethod
     def from_line(cls, line: bytes, task: Task | None = None) -> "TaskResult | None":
-        """Return the result in a line; None for a torn or foreign line."""
+        """Return the result in a line, with ``task``; None for a torn line or one of other code."""
         try:
             result = cls.model_validate(json.loads(line))
         except (ValueError, RecursionError):

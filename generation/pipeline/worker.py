@@ -2,8 +2,8 @@
 
 The executor uses the texts of an estimate's pilots instead of generating them again. They are in
 ``NAME.pilot.json`` beside the run directory until the run is complete. They change no byte of the
-run: they are stored and used only where a text does not depend on its batch (float32 on a CPU, one
-thread), and by a run with the recipe, inputs and versions of the pilots.
+run. They are stored and used only where a text does not depend on its batch: float32 on a CPU, with
+one thread. And only a run with the recipe, inputs and versions of the pilots uses them.
 """
 
 import hashlib
@@ -66,7 +66,13 @@ class _TaskFeed(Iterator[WriteShard]):
 
 
 class Worker:
-    """One language model with the prompts and filters of one recipe."""
+    """One language model with the prompts and filters of one recipe.
+
+    Args:
+        recipe: the dataset's recipe.
+        prompts: the prompts of the recipe.
+        writer: the loaded language model.
+    """
 
     def __init__(self, recipe: DatasetRecipe, prompts: Prompts, writer: Writer):
         self.recipe = recipe
@@ -79,14 +85,15 @@ class Worker:
         self._begun: set[str] = set()
 
     def do_task(self, task: Task, read: Read, ahead: Sequence[Task] = ()) -> TaskResult:
-        """Do a task and return its result.
-
-        Raises InputError when a prompt and the token budget do not fit the model's context.
+        """Do a task and return its result, with its files in memory.
 
         Args:
             task: the task.
-            read: returns the path or content of a finished file of the run.
+            read: path from the run directory → full path or content of a file that is written.
             ahead: the next tasks; the shards among them may be begun before this task is done.
+
+        Raises the errors of ``Writer.stream``, such as InputError for a prompt that does not fit
+        the model's context, and those of ``rows.selection.load_selector``.
         """
         started = time.monotonic()
         if isinstance(task, WriteShard):
@@ -102,7 +109,7 @@ class Worker:
         """Return the result of a shard, and begin the shards ahead in the same stream.
 
         An earlier call may have begun the shard in the current stream; otherwise a new stream
-        starts.
+        starts. ``ahead``: the next tasks; those that are no shard of the same variant are ignored.
         """
         # feed the shard, and those ahead of the same variant, to the stream
         variant = task.shard.variant
@@ -134,7 +141,8 @@ class Worker:
     ) -> Iterator[TaskResult]:
         """Yield the results of shards of one variant, in order.
 
-        Later shards are begun before the first one is done (``rows.attempts.generate_shards``).
+        Later shards are begun before the first one is done (``rows.attempts.generate_shards``,
+        whose errors are raised).
 
         Args:
             tasks: the shards, which are read as the model needs further requests.
@@ -161,8 +169,9 @@ class Worker:
         sentence; the labels take turns. Texts are sampled at ``source.top_p``, without top-k and
         without counter-prompts.
 
-        Returns the task's result. Its facts are a list of rows of the config ``sources``, each with
-        a ``reason``: why the text cannot be a source sentence, or None.
+        Returns the task's result, without files. Its facts are a list of rows of the config
+        ``sources``, in the order of the numbers. Each has a ``reason``: why its text cannot be a
+        source sentence, or None. Raises the errors of ``Writer.stream``.
         """
         # generate a text for each number
         recipe = self.recipe
@@ -209,7 +218,8 @@ def choose_text_length(recipe: DatasetRecipe, count_tokens: CountTokens) -> Text
     """Return how the length of a text is measured for the dataset card.
 
     The length is in the model's tokens for a local model, and for a server if the recipe limits the
-    tokens of a source sentence; else it is in words. ``count_tokens``: the model's token counter.
+    tokens of a source sentence; else it is in words. ``count_tokens``: counts the model's tokens of
+    a text.
     """
     model = recipe.model
     if not model.is_local and recipe.premise_tokens is None:
@@ -252,7 +262,7 @@ class PilotRecord(BaseModel, frozen=True, extra="forbid"):
 
 
 class _WrappedWriter:
-    """A writer with its own stream, and all other attributes of another writer."""
+    """Base of writers with a ``stream`` of their own and all other attributes of ``writer``."""
 
     def __init__(self, writer: Any, completions: dict[str, Completion]):
         self._writer = writer
@@ -263,7 +273,7 @@ class _WrappedWriter:
 
 
 class RecordingWriter(_WrappedWriter):
-    """A writer that remembers every completion."""
+    """A writer that keeps every completion in memory, and can store them all."""
 
     def stream(self, queue: deque[Request], *settings: Any) -> Iterator[Completed]:
         """Complete the requests of ``queue``, see ``Writer.stream``."""
@@ -272,16 +282,25 @@ class RecordingWriter(_WrappedWriter):
             yield request, completion
 
     def store(self, run_directory: Path, run_key: str) -> None:
-        """Write the completions beside a run directory, for the run of ``run_key``."""
+        """Write the completions beside a run directory, for the run with the key ``run_key``.
+
+        Raises OSError when the disk fails.
+        """
         record = PilotRecord(run_key=run_key, completions=self._completions)
         write_text(get_pilot_path(run_directory), json.dumps(record.model_dump()) + "\n")
 
 
 class AnsweringWriter(_WrappedWriter):
-    """A writer that takes the completions of known requests; another one generates the rest."""
+    """A writer that answers known requests with stored completions.
+
+    The wrapped writer completes all other requests.
+    """
 
     def stream(self, queue: deque[Request], *settings: Any) -> Iterator[Completed]:
-        """Complete the requests of ``queue``, see ``Writer.stream``."""
+        """Complete the requests of ``queue``, the known ones first; see ``Writer.stream``.
+
+        ``settings``: the other arguments of ``Writer.stream``.
+        """
         yield from self._answer_known(queue)
         length = len(queue)
         for request, completion in self._writer.stream(queue, *settings):
@@ -314,9 +333,10 @@ class AnsweringWriter(_WrappedWriter):
 
 
 def use_pilot_texts(writer: Writer, recipe: DatasetRecipe, directory: Path, run_key: str) -> Writer:
-    """Return a writer that uses the texts of this run's pilots, or ``writer`` without any.
+    """Return a writer that uses the texts of this run's pilots, or ``writer`` if there are none.
 
-    A file of another run, or one that cannot be read, is ignored.
+    A file of another run, or one that this code did not write, is ignored. ``writer`` is returned,
+    too, where a text depends on its batch.
 
     Args:
         writer: the loaded writer of the run.
@@ -339,7 +359,7 @@ def use_pilot_texts(writer: Writer, recipe: DatasetRecipe, directory: Path, run_
 
 
 class LocalExecutor:
-    """Executor with one worker, in this process."""
+    """Executor with one worker, in this process. ``directory``: the run directory."""
 
     def __init__(self, worker: Worker, directory: Path):
         self.worker = worker
@@ -352,7 +372,11 @@ class LocalExecutor:
         self._directory = directory
 
     def run_tasks(self, tasks: Iterable[Task], tick: Tick = lambda _: None) -> Iterator[TaskResult]:
-        """See ``Executor``: one task after the other, but shards of one variant in one stream."""
+        """Do tasks in order, and yield their results in this order (``Executor.run_tasks``).
+
+        Consecutive shards of one variant share a stream, so that the batch stays full. ``tick`` is
+        called for the texts of shards only. Raises the errors of ``Worker.do_task``.
+        """
         for variant, group in groupby(tasks, _get_variant):
             if variant is None:
                 for task in group:
@@ -375,7 +399,8 @@ def start_local_executor(spec: ExecutorSpec, workers: int = 1) -> Iterator[Execu
         spec: the run.
         workers: threads that generate with this model at the same time.
 
-    Raises InputError when the model cannot be loaded.
+    Raises InputError when the model cannot be loaded, OutOfMemory when it does not fit into memory,
+    and RunError when the Hub or the disk fails.
     """
     writer = load_writer(spec.recipe.model, spec.directory, workers)
     writer = use_pilot_texts(writer, spec.recipe, spec.directory, spec.run)

@@ -4,8 +4,10 @@ Source: DINO section 4, footnote 2: up to five tries for two texts, because a mo
 its quotation mark. The original code generates all tries, removes unclosed and identical pairs and
 duplicates, and keeps two of the rest. Here an unusable completion asks for the next attempt at
 once. A (source sentence, label) thus gets the shortest prefix 0..m of attempts with ``samples``
-usable texts, or all ``max_attempts``, in whatever order they end. Every completion becomes one raw
-or rejected row, or both where a filter drops it later, so kept + rejected = requested.
+usable texts, or all ``max_attempts``, in whatever order they end. With selection or ``best_of``,
+more texts than ``samples`` are needed (``DatasetRecipe.count_texts_asked``). Every completion
+becomes one raw or rejected row, or both where a filter drops it later, so kept + rejected =
+requested.
 """
 
 from collections import Counter, deque
@@ -56,7 +58,7 @@ class _Attempt(NamedTuple):
 class _TextRequest:
     """The attempts at one (source sentence, label) of a shard, and their usable texts.
 
-    ``requested``: attempts that were requested, ``attempts``: those that have ended, by number.
+    ``requested``: number of requested attempts. ``attempts``: number → attempt that has ended.
     """
 
     source: SourceSentence
@@ -69,9 +71,9 @@ class _TextRequest:
     def add_usable(self, completion: Completion, recipe: DatasetRecipe) -> bool:
         """Add the text of a completion to the usable texts if it is usable; return whether it is.
 
-        A usable text is new, differs from its source sentence, and does not fail verification
-        without calibration. The set of usable texts does not depend on the order of the
-        completions.
+        A usable text is new and differs from its source sentence. It also passes verification,
+        unless that is calibrated and so decides later. The set of usable texts does not depend on
+        the order of the completions.
         """
         text = completion.text
         if text == self.source.text or text in self.usable_texts:
@@ -85,7 +87,11 @@ class _TextRequest:
 
 @dataclass(eq=False)
 class _OpenShard:
-    """A shard whose texts are requested. ``open_texts``: those neither usable nor given up."""
+    """A shard whose texts are requested.
+
+    ``requests``: by source sentence, then by label. ``open_texts``: number of texts that are wanted
+    and neither usable nor given up.
+    """
 
     requests: list[_TextRequest]
     open_texts: int = 0
@@ -104,7 +110,7 @@ class _RequestQueue:
     shards: deque[_OpenShard] = field(default_factory=deque)
 
     def fill(self) -> None:
-        """Begin further shards until enough requests wait."""
+        """Begin further shards while there is room (``_has_room``), or until none is left."""
         while self._has_room():
             sources = next(self.sources, None)
             if sources is None:
@@ -114,8 +120,9 @@ class _RequestQueue:
     def _has_room(self) -> bool:
         """Return whether to begin another shard.
 
-        True without any begun shard; else while too few requests wait, and the shards behind the
-        first one have fewer than ``MOST_PAIRS_AHEAD`` (source sentence, label) pairs.
+        True if the queue has no begun shard. Otherwise true while fewer than ``size`` requests
+        wait and the shards behind the first one have fewer than ``MOST_PAIRS_AHEAD`` (source
+        sentence, label) pairs.
         """
         if not self.shards:
             return True
@@ -146,8 +153,8 @@ class _RequestQueue:
     def _make_request(self, shard: _OpenShard, text_request: _TextRequest) -> Request:
         """Return the request of the next attempt, and count it in ``text_request.requested``.
 
-        Its key is (shard, text_request, number of the attempt). With verification it has the
-        prompts of every label, under which the text is scored.
+        Its key is (shard, text_request, number of the attempt, from 0). With verification it has
+        the prompts of every label, under which the text is scored.
         """
         attempt = text_request.requested
         text_request.requested += 1
@@ -168,10 +175,10 @@ class _RequestQueue:
         )
 
     def _make_choice(self, text_request: _TextRequest, attempt: int) -> Choice | None:
-        """Return the place of a text among those of one answer (``model.server.choices``).
+        """Return the position of a text in a server's answer with several texts.
 
-        The first requests for a source sentence and label have several texts, a retry has one. None
-        for a text that is alone in its answer.
+        The first attempts at a source sentence and label share answers of ``model.server.choices``
+        texts each; a retry has an answer of its own. None for a text that is alone in its answer.
         """
         server = self.recipe.model.server
         texts_asked = self.recipe.count_texts_asked(text_request.label)
@@ -208,7 +215,8 @@ def generate_shards(
         tick: called with 1 for each text that becomes usable or is given up.
         variant: the variant of the prompts.
 
-    Raises InputError when the encoder of ``selection`` cannot be loaded, before any request.
+    Before any request, raises InputError when the encoder of ``selection`` cannot be loaded, and
+    RunError when its Hub does not answer. Then raises the errors of ``Writer.stream``.
     """
     # request the texts of the first shards
     if recipe.selection is not None:
@@ -249,7 +257,8 @@ def generate_shards(
 def _make_shard_rows(shard: _OpenShard, recipe: DatasetRecipe) -> ShardRows:
     """Return the raw and rejected rows of a shard whose attempts have all ended.
 
-    A server's texts are first compared with each other, which may reject some of them.
+    A server's texts are first compared with each other, which may reject some of them. With
+    ``selection`` the raw rows get their cosines. Raises the errors of ``load_selector``.
     """
     if recipe.model.server is not None:
         _reject_same_texts(shard.requests, len(recipe.written_labels))
@@ -270,12 +279,14 @@ def _make_shard_rows(shard: _OpenShard, recipe: DatasetRecipe) -> ShardRows:
 
 
 def _reject_same_texts(text_requests: Sequence[_TextRequest], label_count: int) -> None:
-    """Reject the texts that a source sentence has under every label, in the requests themselves.
+    """Reject each text that a source sentence has under every label, by setting its reason.
 
-    A server that returns them answers without reading the label.
+    A server that returns the same text for every label answers without reading the label. Nothing
+    is rejected with one label.
 
     Args:
-        text_requests: the requests of a shard; those of a source sentence are consecutive.
+        text_requests: the requests of a shard; those of a source sentence are consecutive. Their
+            ``attempts`` are changed.
         label_count: the number of labels, and so of requests of a source sentence.
     """
     if label_count < 2:
@@ -294,10 +305,11 @@ def _reject_texts_that_begin_alike(text_requests: Sequence[_TextRequest]) -> Non
 
     Such words ("A rephrased version would be …") are about the task. Nothing is rejected where
     many source sentences begin alike themselves (at least half as many as texts), as questions do,
-    nor in a shard of fewer than ``FEWEST_SENTENCES``. The requests themselves are changed.
+    nor in a shard of fewer than ``FEWEST_SENTENCES`` source sentences.
 
     Args:
-        text_requests: the requests of one label in one shard, one for each source sentence.
+        text_requests: the requests of one label in one shard, one for each source sentence. Their
+            ``attempts`` are changed: a rejected text gets the reason.
     """
     # find the most frequent first words of the texts
     source_counts = Counter(_get_beginning(request.source.text) for request in text_requests)
@@ -321,7 +333,7 @@ def _reject_texts_that_begin_alike(text_requests: Sequence[_TextRequest]) -> Non
 
 
 def _get_beginning(text: str) -> Words:
-    """Return the first ``BEGINNING_WORDS`` words of a text, case-folded, or all if it has fewer."""
+    """Return the first ``BEGINNING_WORDS`` words of a text, case-folded; fewer if it is shorter."""
     return split_words(text)[:BEGINNING_WORDS]
 
 
@@ -353,8 +365,9 @@ def make_text_request(
 ) -> Request:
     """Return the request for one text of a label, with the label's decay constant and guidance.
 
-    For a server that gets few-shot examples as turns of a chat, the request has these turns instead
-    of counter-prompts, guidance and examples in the prompt.
+    For a server that gets few-shot examples as turns of a chat, the request has these turns, and no
+    counter-prompts, guidance or examples in the prompt. With ``model.server.contrast`` its prompt
+    asks for the texts of all labels, and ``answer_key`` names the one of ``label``.
 
     Args:
         prompts: the prompts of the recipe.
@@ -362,6 +375,8 @@ def make_text_request(
         text1: the source sentence.
         variant: the variant of the prompt.
         seed: the completion's seed.
+
+    Raises InputError as ``Prompts.make_contrast_turns``.
     """
     server = prompts.recipe.model.server
     if server is not None and server.contrast is not None:
@@ -383,9 +398,10 @@ def make_text_request(
 
 
 def _make_rows(text_request: _TextRequest, recipe: DatasetRecipe) -> Iterator[Row]:
-    """Yield a row for every attempt, in order; ``sample`` counts the usable texts before it.
+    """Yield a row for every attempt, by number; ``sample`` counts the usable texts before it.
 
-    ``reason`` is None for a raw row. ``cosine`` is None: ``add_cosines`` sets it in raw rows.
+    ``reason`` is None for a raw row. With ``selection`` the column ``cosine`` is None:
+    ``add_cosines`` sets it in raw rows.
     """
     source, label, variant = text_request.source, text_request.label, text_request.variant
     # collect the usable texts again: the attempts may have ended in another order

@@ -90,7 +90,7 @@ class TextFilters:
     ) -> str | None:
         """Return the rejection reason of a generated text, or None.
 
-        ``filter_rows`` handles a text equal to text1.
+        A text equal to ``text1`` is not compared with it: ``filter_rows`` rejects such a text.
 
         Args:
             text: the generated text.
@@ -102,20 +102,26 @@ class TextFilters:
         for reason, is_rejected in self._rules.items():
             if is_rejected(candidate):
                 return reason
-        return self._compare_with_source(candidate)
+        return self._find_overlap_reason(candidate)
 
     def _is_example_copy(self, candidate: _Candidate) -> bool:
-        """Return whether a text equals one of its prompt's examples, case and punctuation apart."""
+        """Return whether a text has the same words, in order, as a text of its prompt's examples.
+
+        Case and punctuation do not count.
+        """
         examples = self._get_example_words(candidate.label, candidate.variant)
         return split_words(candidate.text) in examples
 
     def _collect_example_words(self, label: Label | None, variant: Variant) -> set[Words]:
-        """Return the words of each text of a prompt's examples, without texts of no word."""
+        """Return the words of each text of a prompt's examples that has a word."""
         example_words = {split_words(text) for text in self._list_example_texts(label, variant)}
         return example_words - {()}
 
     def _list_example_texts(self, label: Label | None, variant: Variant) -> list[str]:
-        """Return both texts of each example in a label's prompt; empty without examples."""
+        """Return both texts of each example in a label's prompt.
+
+        Empty without a label or without examples.
+        """
         texts: list[str] = []
         if label is not None and variant.shots:
             for example in self._sets[variant.shots][variant.example_set][label.name]:
@@ -155,7 +161,7 @@ class TextFilters:
         )
 
     def _collect_traits(self, label: Label | None, variant: Variant) -> "_ExampleTraits":
-        """Return what tells the examples of a prompt from other texts.
+        """Return the names, long words and runs of characters in the examples of a prompt.
 
         A capitalised word counts as a name if it stands inside a sentence that is mostly in lower
         case, and if no example has it in lower case. A language that capitalises its nouns has no
@@ -193,8 +199,8 @@ class TextFilters:
         is_copy = self._instructions.is_copied_by(candidate.text)
         return is_copy and not set(split_words(candidate.text)) <= set(split_words(candidate.text1))
 
-    def _compare_with_source(self, candidate: _Candidate) -> str | None:
-        """Return NEAR_COPY or OVERLAP for a word overlap that the recipe rejects, else None.
+    def _find_overlap_reason(self, candidate: _Candidate) -> str | None:
+        """Return NEAR_COPY or OVERLAP if the recipe rejects the text's word overlap, else None.
 
         A text without a label is not compared. ``filter_rows`` rejects a text that equals its
         source sentence.
@@ -213,7 +219,7 @@ class TextFilters:
 
 
 def _list_instructions(recipe: DatasetRecipe) -> list[str]:
-    """Return every instruction of a recipe."""
+    """Return the instruction of every label of a recipe, and that of ``model.server.contrast``."""
     instructions = [label.instruction for label in recipe.labels]
     server = recipe.model.server
     if server is not None and server.contrast is not None:
@@ -222,15 +228,16 @@ def _list_instructions(recipe: DatasetRecipe) -> list[str]:
 
 
 class _ExampleTraits(NamedTuple):
-    """What tells example sentences from other texts."""
+    """Names, words and characters of example sentences, by which a leaked example is found."""
 
     names: frozenset[str]  # capitalised words
     long_words: tuple[frozenset[str], ...]  # of each sentence, case-folded
-    character_runs: tuple[str, ...]  # in a script without spaces between words
+    # ``LEAKED_CHARACTERS`` consecutive characters each, in a script without spaces between words
+    character_runs: tuple[str, ...]
 
 
 class InstructionText:
-    """The words of the instructions without a source sentence."""
+    """The words of a recipe's instructions, without the source sentence that they are given."""
 
     def __init__(self, instructions: Iterable[str]):
         self._parts: list[str] = []  # the words before and after the source sentence
@@ -245,9 +252,10 @@ class InstructionText:
     def is_copied_by(self, text: str) -> bool:
         """Return whether a text is made of the instructions' words alone.
 
-        It is when it consists of whole pieces of the instructions, or of ``COPIED_WORDS`` or more
-        consecutive words of them. Case, punctuation and the value of numbers do not matter:
-        ``Sentence 3:`` is a copy of ``Sentence 2:``.
+        Then it consists of whole pieces of the instructions, between punctuation marks. Or it is
+        ``COPIED_WORDS`` or more consecutive words of an instruction. Case, punctuation and the
+        value of numbers do not matter: ``Sentence 3:`` is a copy of ``Sentence 2:``. False for a
+        text without words.
         """
         text_words = _split_masking_numbers(text)
         joined = _join_words(text_words)
@@ -266,7 +274,7 @@ class InstructionText:
 
 
 def _split_masking_numbers(text: str) -> Words:
-    """Return the words of a text, every number in them as 0."""
+    """Return the words of a text, with each run of digits as 0."""
     return tuple(re.sub(r"\d+", "0", word) for word in split_words(text))
 
 
@@ -280,8 +288,7 @@ def filter_rows(raw: Sequence[Row], recipe: DatasetRecipe) -> tuple[list[Row], l
 
     The first reason that applies counts: IDENTICAL to the source sentence, a reason of the
     verification or the selection, DUPLICATE of a kept row, OVER_CAP beyond ``max_per_label`` kept
-    rows of a source sentence and label. A rejected row is a copy with a ``reason``. Raises
-    InputError as ``reject_unselected``.
+    rows of a source sentence and label. A rejected row is a copy with a ``reason``.
     """
     # find the reasons that depend on a whole shard
     reasons = reject_unselected(raw, find_rejections(raw, recipe), recipe)
@@ -326,8 +333,9 @@ def is_foreign(text: str, language: str) -> bool:
     """Return whether a text is in another language than ``language``, as py3langid recognises it.
 
     Another language must be likelier by ``MARGIN`` nats, and without the capitalised words by
-    ``MARGIN_WITHOUT_NAMES``: foreign names alone do not make a text foreign. ``language``: one of
-    ``sts_dino.hub.contract.recipe.RECOGNISED_LANGUAGES``.
+    ``MARGIN_WITHOUT_NAMES``: foreign names alone do not make a text foreign.
+
+    ``language``: a code in ``sts_dino.hub.contract.recipe.RECOGNISED_LANGUAGES``.
     """
     if _measure_language_margin(text, language) < MARGIN:
         return False
@@ -344,8 +352,8 @@ def _is_capitalised(word: str) -> bool:
 def _measure_language_margin(text: str, language: str) -> float:
     """Return how many nats the likeliest other language is likelier than ``language``.
 
-    Languages that are written alike (``ALIKE``) count as ``language``. The margin is negative where
-    every other language is less likely.
+    Languages that are written like ``language`` (``ALIKE``) count as this language. The margin is
+    negative where every other language is less likely.
     """
     import py3langid  # loads its model, half a second: not before a recipe asks for it
 

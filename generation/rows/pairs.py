@@ -119,6 +119,11 @@ def make_scored_pairs(
 
     A generated pair has the soft score that ``add_scores`` gave it, else its label's smoothed
     score.
+
+    Args:
+        kept_rows: the kept rows of one shard and split.
+        pool: the pairs from which sampled negatives are chosen.
+        recipe: the dataset's recipe.
     """
     scores = _compute_smoothed_scores(recipe)
     rows = [
@@ -136,13 +141,16 @@ def sample_negatives(
     """Pair each source sentence with ``count`` texts of other source sentences; their score is 0.
 
     A hash chooses where in the pool the search for a text begins. A source sentence gets fewer
-    negatives when the pool has no further text that differs from its own texts.
+    negatives when the pool has no further text that differs from all its texts.
 
     Args:
         kept_rows: the kept rows of one shard and split.
         pool: the (text1, text2) to choose from.
         seed: the recipe's seed.
-        count: sampled negatives of a source sentence.
+        count: number of sampled negatives for each source sentence.
+
+    Returns:
+        Rows of the schema sts, by source sentence in the order of ``kept_rows``.
     """
     # collect the first row of each source sentence, and the texts that cannot be its negatives
     first_rows: dict[str, Row] = {}
@@ -172,9 +180,10 @@ def sample_negatives(
 def _find_other_text(
     pool: Sequence[Pair], start: int, text1: str, excluded: Collection[str]
 ) -> str | None:
-    """Return the first text2 of another source sentence that is not in ``excluded``, or None.
+    """Return the first text2 of another source sentence that is not in ``excluded``.
 
-    The search begins at position ``start`` (modulo the length of the pool) and wraps around.
+    The search begins at position ``start`` (modulo the length of the pool) and wraps around. None
+    if the pool has no such text.
     """
     for step in range(len(pool)):
         other_text1, text2 = pool[(start + step) % len(pool)]
@@ -184,7 +193,10 @@ def _find_other_text(
 
 
 def _make_scored_row(row: Row, text2: str, score: float) -> Row:
-    """Return a row of the schema sts: the source sentence and provenance of ``row``, ``text2``."""
+    """Return a row of the schema sts: a pair, its score in [0, 1] and its provenance.
+
+    ``row``: a raw row with the source sentence and the provenance. ``text2``: the second sentence.
+    """
     return {
         "sentence1": row["text1"],
         "sentence2": text2,
@@ -200,7 +212,10 @@ def _select_provenance(row: Row) -> Row:
 
 
 def make_labelled_texts(kept_rows: Sequence[Row], recipe: DatasetRecipe) -> list[Row]:
-    """Return the rows of the schema text: each generated text with its label's number."""
+    """Return the rows of the schema text: each generated text with the index of its label.
+
+    Indices count the recipe's generated labels, in order, from 0.
+    """
     numbers = {label.name: number for number, label in enumerate(recipe.written_labels)}
     return [
         {"text": row["text2"], "label": numbers[row["target"]], **_select_provenance(row)}
@@ -209,9 +224,9 @@ def make_labelled_texts(kept_rows: Sequence[Row], recipe: DatasetRecipe) -> list
 
 
 def make_classified_pairs(kept_rows: Sequence[Row]) -> list[Row]:
-    """Return the rows of the config ``pair-class``: premise, hypothesis, and the label's number.
+    """Return the rows of the config ``pair-class``: premise, hypothesis, and the label's index.
 
-    The numbers are SNLI's: the positions in ``NLI_LABELS``.
+    The index is SNLI's: the position in ``NLI_LABELS``.
     """
     pairs: list[Row] = []
     for row in kept_rows:
@@ -232,7 +247,8 @@ def make_triplets(
 ) -> list[Row]:
     """Return triplets: a source sentence, its i-th positive and its i-th negative text.
 
-    A text without a counterpart gives no triplet.
+    A text without a counterpart at its position gives no triplet. Triplets are in the order of
+    their source sentences in ``kept_rows``.
 
     Args:
         kept_rows: the kept rows of one shard and split.
@@ -264,6 +280,9 @@ def make_triplets(
 def make_search_rows(kept_rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Return config → rows of the schema search, whose source sentences are passages.
 
+    ``pair`` has the queries of label "1" with their passages, ``query-class`` every query with the
+    index of its label in ``SEARCH_LABELS``.
+
     InfoNCE ranks the positive of an anchor among the positives and negatives of the whole batch. In
     ``pair`` the anchor is the query, so it ranks passages, as a search does. In ``query-triplet``
     the anchor is the passage, because the hard negative is a query: beside passages a query anchor
@@ -284,6 +303,7 @@ def make_search_rows(kept_rows: Sequence[Row]) -> dict[str, list[Row]]:
     }
 
 
+# schema → function (kept rows of one shard and split, pool of negatives, recipe) → config → rows
 FINISHING: dict[
     str, Callable[[Sequence[Row], Sequence[Pair], DatasetRecipe], dict[str, list[Row]]]
 ] = {

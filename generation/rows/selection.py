@@ -76,7 +76,8 @@ Cosines = Mapping[tuple[str, str], Mapping[str, float]]  # (source sentence, lab
 def make_columns(completion: Completion, target: str, recipe: DatasetRecipe) -> Row:
     """Return the verification columns of a text that was generated for the label ``target``.
 
-    Empty without the recipe's section ``verification``.
+    They are label → log-likelihood in nats, and the probability of ``target``. Empty without the
+    recipe's section ``verification``.
     """
     if recipe.verification is None:
         return {}
@@ -150,7 +151,7 @@ def compute_label_bias(raw: Sequence[Row], recipe: DatasetRecipe) -> dict[str, f
 
 
 def _average_labels(rows: Sequence[LabelBias], labels: Iterable[str]) -> dict[str, float]:
-    """Return label → mean of its values in ``rows``, of which there is at least one."""
+    """Return label → mean of its values in ``rows``. There has to be at least one row."""
     means = {}
     for label in labels:
         means[label] = fmean(row[label] for row in rows)
@@ -160,8 +161,8 @@ def _average_labels(rows: Sequence[LabelBias], labels: Iterable[str]) -> dict[st
 def should_retry(row: Row, recipe: DatasetRecipe) -> bool:
     """Return whether the text fits another label better, so that verification will drop it.
 
-    False when ``verification`` drops no text or is calibrated: a calibrated decision needs all raw
-    rows of the shard.
+    False without ``verification``, or when it drops no text or is calibrated: a calibrated decision
+    needs all raw rows of the shard.
     """
     options = recipe.verification
     if options is None or options.calibrated or not options.drop:
@@ -170,7 +171,10 @@ def should_retry(row: Row, recipe: DatasetRecipe) -> bool:
 
 
 def find_rejections(raw: Sequence[Row], recipe: DatasetRecipe) -> list[str | None]:
-    """Return for each raw row of a shard the reason why verification drops it, or None."""
+    """Return for each raw row of a shard the reason why verification drops it, or None.
+
+    The reasons are in the order of the rows. ``raw``: all raw rows of the shard.
+    """
     options = recipe.verification
     if options is None or not (options.drop or options.best_of > 1):
         return [None] * len(raw)
@@ -191,7 +195,10 @@ def find_rejections(raw: Sequence[Row], recipe: DatasetRecipe) -> list[str | Non
 
 
 def _reject_others(raw: Sequence[Row], reasons: list[str | None], chosen: TextsByLabel) -> None:
-    """Give the reason NOT_BEST to each row without a reason whose text is not chosen."""
+    """Set the reason NOT_BEST of each row without a reason whose text is not chosen.
+
+    ``reasons``: one for each row of ``raw``; this list is changed.
+    """
     for index, row in enumerate(raw):
         is_chosen = row["text2"] in chosen.get((row["text1"], row["target"]), ())
         if reasons[index] is None and not is_chosen:
@@ -224,8 +231,8 @@ def _choose_best_texts(rows: Iterable[Row], recipe: DatasetRecipe) -> TextsByLab
 def find_selector(recipe: DatasetRecipe) -> Path | None:
     """Return the folder of the encoder of ``selection``; None for one of a Hub.
 
-    Raises InputError for a folder that is missing or holds no sentence encoder, and where the
-    default encoder is not on this machine.
+    Raises InputError for a folder that is missing, holds no sentence encoder or has weights only as
+    pickles, and where the default encoder is not on this machine.
     """
     section = recipe.selection
     assert section is not None, "the recipe has a selection"
@@ -250,28 +257,28 @@ def find_selector(recipe: DatasetRecipe) -> Path | None:
 
 
 def get_default_selector(language: str) -> str:
-    """Return the name of the encoder that chooses texts of a language by default."""
+    """Return the name of the default encoder of ``selection`` for a language code, e.g. ``en``."""
     return MINILM if language == "en" else MULTILINGUAL
 
 
 def find_default_selector(language: str) -> Path | None:
-    """Return the folder of the default encoder of a language; None if it is not here."""
+    """Return the folder of the default encoder of a language; None if this machine lacks it."""
     name = get_default_selector(language)
     return find_minilm() if name == MINILM else find_downloaded_model(name)
 
 
 def list_selector_files(folder: Path) -> list[Path]:
-    """Return the files of an encoder's folder that decide its embeddings."""
+    """Return the files of an encoder's folder that decide its embeddings, sorted by path."""
     files = [path for path in folder.rglob("*") if path.suffix in _DECIDING_SUFFIXES]
     return sorted(path for path in files if path.is_file())
 
 
 def load_selector(recipe: DatasetRecipe) -> Embed:
-    """Load the encoder of ``selection``; a second call returns the loaded one.
+    """Load the encoder of ``selection``, and return the function that embeds texts with it.
 
-    Raises InputError for an encoder that is missing, cannot be loaded, or embeds a text in numbers
-    that are not finite, RunError when the Hub does not answer. The returned function raises
-    InputError for numbers that are not finite, too.
+    A folder is loaded once in a process. Raises InputError for an encoder that is missing, cannot
+    be loaded, or embeds a text in numbers that are not finite; RunError when the Hub does not
+    answer. The returned function raises InputError for numbers that are not finite, too.
     """
     return _load_folder(str(download_selector(recipe)))
 
@@ -279,8 +286,8 @@ def load_selector(recipe: DatasetRecipe) -> Embed:
 def download_selector(recipe: DatasetRecipe) -> Path:
     """Return the folder of the encoder of ``selection``, which is downloaded from a Hub if needed.
 
-    Raises InputError for an encoder that is missing or, in a local folder, no sentence encoder;
-    RunError when the Hub does not answer.
+    Raises InputError for an encoder that is missing and as ``find_selector``; RunError when the Hub
+    refuses access or does not answer.
     """
     section = recipe.selection
     folder = find_selector(recipe)
@@ -299,9 +306,10 @@ def download_selector(recipe: DatasetRecipe) -> Path:
 
 @cache
 def _load_folder(folder: str) -> Embed:
-    """Load the encoder in a folder on the CPU, and embed ``PROBE_SENTENCE`` as a trial.
+    """Load the encoder in a folder on the CPU, and return the function that embeds texts with it.
 
-    No pickle is read and no code of the folder is run. Raises InputError as ``load_selector``.
+    ``PROBE_SENTENCE`` is embedded as a trial. No pickle is read and no code of the folder is run.
+    Raises InputError as ``load_selector``.
     """
     # load the encoder
     require_modules(Path(folder), folder)
@@ -315,7 +323,10 @@ def _load_folder(folder: str) -> Embed:
 
     # wrap it in a function that checks its embeddings
     def embed(texts: Sequence[str]) -> Any:
-        """Return the embeddings of n texts: (n, dimension), float64."""
+        """Return the embeddings of n texts: (n, dimension), float64.
+
+        Raises InputError for numbers that are not finite.
+        """
         embeddings = np.asarray(
             loaded.encode(list(texts), batch_size=BATCH_TEXTS, show_progress_bar=False),
             dtype=np.float64,
@@ -335,8 +346,8 @@ def _load_folder(folder: str) -> Embed:
 def add_cosines(raw: Sequence[Row], recipe: DatasetRecipe) -> None:
     """Set the column ``cosine`` of raw rows: the cosine of both texts by the encoder.
 
-    It is rounded to the column's float32, so that readers of the rows decide alike. Raises
-    InputError as ``load_selector``.
+    It is rounded to the column's float32, so that readers of the rows decide alike. Raises the
+    errors of ``load_selector``, unless ``raw`` is empty.
     """
     if not raw:
         return
@@ -357,11 +368,12 @@ def reject_unselected(
 ) -> list[str | None]:
     """Return the rejection reasons of a shard's raw rows, with those of ``selection``.
 
-    A row gets the reason NOT_BEST if it has no other reason and its text is not chosen.
+    A row gets the reason NOT_BEST if it has no other reason and its text is not chosen. Without
+    ``selection`` the reasons stay as they are.
 
     Args:
-        raw: the raw rows of a shard.
-        reasons: the reason of each row so far, or None.
+        raw: all raw rows of a shard, with the column ``cosine``.
+        reasons: the reason of each row so far, or None; this list is not changed.
         recipe: the dataset's recipe.
     """
     # collect the texts that can be chosen
@@ -381,8 +393,11 @@ def reject_unselected(
 def choose_texts(cosines: Cosines, recipe: DatasetRecipe) -> TextsByLabel:
     """Return the chosen texts of each (source sentence, label), at most the label's ``samples``.
 
-    Of texts that are equally good the earlier one wins. ``cosines``: the texts of a shard that can
-    be chosen.
+    The label of the highest score gets the highest cosines, the label of the lowest score the
+    lowest. A label between them gets the cosines nearest to its target (docstring of this module).
+    Of texts that are equally good the earlier one wins.
+
+    ``cosines``: the texts of a shard that can be chosen.
     """
     scores = {label.name: label.score or 0.0 for label in recipe.written_labels}
     samples = {label.name: recipe.get_decoding(label).samples for label in recipe.written_labels}

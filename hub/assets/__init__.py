@@ -30,8 +30,8 @@ def find_student_recipe(name: str) -> Path:
 def resolve_shipped_path(path: str) -> str:
     """Return the local path of a file that a shipped recipe names as ``assets/NAME``.
 
-    The function returns ``path`` unchanged when ``path`` exists relative to the working directory,
-    or does not begin with ``assets/``.
+    It may be absent. A ``path`` that exists, relative to the working directory, is returned
+    unchanged, and so is one that does not begin with ``assets/``.
     """
     folder, _, name = path.partition("/")
     if folder != "assets" or Path(path).exists():
@@ -45,9 +45,10 @@ def find_dataset_scripts() -> Path:
 
 
 def _find_folder(folder_of_clone: str, folder_of_installation: str) -> Path:
-    """Return the folder of the clone that this module is in, else that of the installation.
+    """Return the clone's folder when this module is in a clone, else the installation's folder.
 
-    ``folder_of_clone``, ``folder_of_installation``: its path below the one and the other.
+    ``folder_of_clone``: its path below the top of the clone. ``folder_of_installation``: its path
+    below the installation's data.
     """
     if (_CLONE_FOLDER / "assets").is_dir():
         return _CLONE_FOLDER / folder_of_clone

@@ -4,8 +4,8 @@ No message holds a token. ``httpx2`` and the client library send no token along 
 another host.
 
 A proxy or a login page may answer in place of a Hub. The client library trusts every answer, so a
-wrong answer can raise any exception in the library: ``is_wrong_answer`` looks at the module where
-the exception was raised.
+wrong answer can raise any exception in the library: ``is_wrong_answer`` looks for the library's
+modules in the traceback.
 """
 
 import logging
@@ -61,6 +61,7 @@ _FORM_ERRORS = (
 _NO_HUB_HINT = (
     "is HF_ENDPOINT right, or does a proxy or a login page answer in its place? Nothing is lost"
 )
+# HTTP status of a Hub's answer → hint of the error message
 _ADVICE = {
     400: "the Hub refuses this request: see its message",
     401: "the token is unknown, or the repository is private or absent: "
@@ -152,11 +153,12 @@ def install_client(*listeners: Listener) -> None:
 def _check_response(response: httpx2.Response) -> None:
     """Check the head of an answer, and limit the time and the length of its body.
 
+    A download, here any request outside ``/api/`` without a streamed body, may have any length.
     ``Retry-After`` is replaced by its value in seconds, or removed.
 
     Raises:
-        WrongAnswer: a request other than a download is redirected to another host, an upload is
-            redirected at all, or the body is compressed, which no request allows.
+        WrongAnswer: another request than a download is redirected to another host, or is a PUT and
+            is redirected at all; the body is compressed, which no request allows.
     """
     # Replace the header by its checked value in seconds.
     seconds = parse_retry_after(response.headers)
@@ -189,7 +191,7 @@ class _Body(httpx2.SyncByteStream):
 
     Args:
         stream: the body as it arrives.
-        is_bounded: whether the body can have at most ``MOST_ANSWER_BYTES``.
+        is_bounded: whether a body of more than ``MOST_ANSWER_BYTES`` is refused.
     """
 
     def __init__(self, stream: httpx2.SyncByteStream, is_bounded: bool):
@@ -199,9 +201,9 @@ class _Body(httpx2.SyncByteStream):
     def __iter__(self) -> Iterator[bytes]:
         """Yield the bytes as they arrive.
 
-        Raises ReadTimeout for a body that brings fewer than ``LEAST_BYTES_PER_SECOND`` in the time
-        after the first ``CLIENT_TIMEOUT.read`` seconds, WrongAnswer for a body of more than
-        ``MOST_ANSWER_BYTES``.
+        The first ``CLIENT_TIMEOUT.read`` seconds are free. Raises ReadTimeout when the body has
+        brought fewer than ``LEAST_BYTES_PER_SECOND`` for each later second. Raises WrongAnswer when
+        a bounded body has more than ``MOST_ANSWER_BYTES``.
         """
         started = time.monotonic()
         received = 0
@@ -223,8 +225,8 @@ class _Body(httpx2.SyncByteStream):
 def parse_retry_after(headers: httpx2.Headers) -> int | None:
     """Return the ``Retry-After`` header in seconds from now (RFC 9110, 10.2.3).
 
-    The header holds seconds or a date. Return None for other text, a date in the past, and more
-    than ``LONGEST_REQUESTED_WAIT_SECONDS``.
+    The header holds seconds or a date. Return None for a missing header, other text, a date in the
+    past, and more than ``LONGEST_REQUESTED_WAIT_SECONDS``.
     """
     value = headers.get("retry-after", "").strip()
     try:
@@ -242,8 +244,9 @@ def parse_retry_after(headers: httpx2.Headers) -> int | None:
 def is_wrong_answer(error: BaseException) -> bool:
     """Return whether an error of the client library shows that the answer came from no Hub.
 
-    This is so for redirects in circles, undecodable bodies, and exceptions that the library
-    raises while it parses an answer.
+    This is so for WrongAnswer, redirects in circles or to malformed addresses, undecodable
+    bodies, answers without a file's metadata, downloads of another length than announced, and
+    ``_FORM_ERRORS`` that pass through the library.
     """
     if isinstance(error, HFValidationError):  # a malformed repository id of the user
         return False
@@ -287,7 +290,8 @@ def clean_log_record(record: logging.LogRecord) -> bool:
 def describe_failure(error: BaseException) -> str:
     """Return a phrase for a failed request: the Hub's status and message, or the kind of failure.
 
-    The phrase is one line without control characters.
+    The phrase is one line without control characters. An exception of no known kind is described
+    as a Hub that cannot be reached.
     """
     if isinstance(error, HfHubHTTPError):
         response = error.response
@@ -303,7 +307,7 @@ def describe_failure(error: BaseException) -> str:
 
 
 def _find_connection_problem(error: BaseException) -> tuple[str, str] | None:
-    """Return the problem that a lost connection shows, and the hint; None for other exceptions."""
+    """Return the problem and the hint for a lost connection; None for other exceptions."""
     if isinstance(error, httpx2.ConnectError) and "CERTIFICATE_VERIFY_FAILED" in str(error):
         return _CERTIFICATE_PROBLEM
     for error_types, problem, hint in _CONNECTION_PROBLEMS:
@@ -312,18 +316,21 @@ def _find_connection_problem(error: BaseException) -> tuple[str, str] | None:
     return None
 
 
-def _advise(error: Exception) -> str | None:
-    """Return the hint of a message over a failed request to a Hub; None for other exceptions."""
+def _find_hint(error: Exception) -> str | None:
+    """Return the hint for the error message about a failed Hub request.
+
+    None if ``error`` is not a failed request.
+    """
     if isinstance(error, HfHubHTTPError):
-        return _advise_on_status(error)
+        return _find_status_hint(error)
     if is_wrong_answer(error):
         return _NO_HUB_HINT
     connection_problem = _find_connection_problem(error)
     return connection_problem[1] if connection_problem else None
 
 
-def _advise_on_status(error: HfHubHTTPError) -> str:
-    """Return the hint for a Hub's answer, by its status and message."""
+def _find_status_hint(error: HfHubHTTPError) -> str:
+    """Return the hint for the error message about a Hub's refusal, by its status and message."""
     response = error.response
     message = describe_failure(error).lower()
     if response.status_code in (403, 413) and ("storage" in message or "quota" in message):
@@ -340,15 +347,17 @@ def convert_hub_errors(
 ) -> Iterator[None]:
     """Convert exceptions of the client library in the block into the project's errors.
 
-    Other exceptions pass. Installs the project's HTTP client unless it is installed.
+    The project's own errors pass, and so do exceptions without a failed request. Installs the
+    project's HTTP client unless it is installed.
 
     Args:
         action: the action for the message, e.g. ``publish org/name``.
-        convert: called first with the exception; returns the error to raise, or None.
+        convert: called first with the exception; returns the error to raise, or None for that of
+            ``convert_error``.
 
     Raises:
         InputError: a repository's name is malformed.
-        RunError: the Hub refused, or did not answer.
+        RunError: the Hub refused or did not answer, HF_HUB_OFFLINE is set, or there is no token.
     """
     if not _is_installed:
         install_client()
@@ -364,11 +373,19 @@ def convert_hub_errors(
 
 
 def convert_read_errors(name: str, revision: str | None) -> AbstractContextManager[None]:
-    """Convert exceptions over reading the repository ``name`` at ``revision``.
+    """Return a context that converts exceptions over reading a repository.
 
-    Raises:
-        InputError: the repository, its revision or its data files do not exist.
-        RunError: the token has no access, or the Hub did not answer.
+    Exceptions that no failed request caused pass unchanged.
+
+    Args:
+        name: the repository, as messages name it.
+        revision: the revision that is read, for messages; None: the main branch.
+
+    Raises, in the block:
+        InputError: the repository, its revision or its data files do not exist, or its id is
+            malformed.
+        RunError: the token has no access, the Hub did not answer, or HF_HUB_OFFLINE is set and the
+            repository was not downloaded.
     """
     target = f"{name} at {constants.ENDPOINT}"
     return convert_hub_errors(
@@ -391,7 +408,7 @@ def _convert_read_error(
     if refusal is not None:
         return refusal
 
-    # Exceptions of ``datasets``: only an imported library can have raised one.
+    # ``datasets`` takes seconds to import, and can have raised only if it is imported already.
     is_unanswered = isinstance(error, LocalEntryNotFoundError | ConnectionError)
     datasets_errors: Any = sys.modules.get("datasets.exceptions")
     if datasets_errors:
@@ -424,7 +441,11 @@ def _convert_read_error(
 def _convert_read_refusal(
     target: str, revision: str | None, error: Exception
 ) -> StsDinoError | None:
-    """Return the project's error for a Hub's refusal of a read; None for other exceptions."""
+    """Return the project's error for a Hub's refusal to read a repository.
+
+    A refusal is about a gated, forbidden or missing repository, or a missing revision. None for
+    other exceptions.
+    """
     status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
     if isinstance(error, GatedRepoError):
         return RunError(target, "is gated", hint="ask for access on its page, then set HF_TOKEN")
@@ -457,7 +478,10 @@ def _convert_read_refusal(
 
 
 def convert_error(action: str, error: Exception) -> StsDinoError | None:
-    """Return the project's error for a failed request to a Hub; None for other exceptions.
+    """Return the project's error for a failed request to a Hub.
+
+    One of the project's own errors is returned as it is. None for an exception without a failed
+    request.
 
     action: the action for the message, e.g. ``publish org/name``.
     """
@@ -471,7 +495,7 @@ def convert_error(action: str, error: Exception) -> StsDinoError | None:
         return RunError(target, "HF_HUB_OFFLINE is set", hint="unset it to reach the Hub")
     if isinstance(error, LocalTokenNotFoundError):
         return RunError(target, "no token", hint="run `hf auth login` or set HF_TOKEN")
-    hint = _advise(error)
+    hint = _find_hint(error)
     if hint is None:
         return None
     return RunError(target, describe_failure(error), hint=hint)
@@ -516,6 +540,7 @@ def fetch_account(api: "HfApi") -> Account:
         LocalTokenNotFoundError: the client has no token.
         HfHubHTTPError: the Hub refuses the token.
         WrongAnswer: the answer has another form.
+        Exception: the request failed otherwise, as the client library raises it.
     """
     try:
         return Account.model_validate(api.whoami())

@@ -45,8 +45,8 @@ logger = logging.getLogger(__name__)
 def is_run_of(manifest: Manifest, recipe: DatasetRecipe | ModelRecipe) -> bool:
     """Return whether a manifest's run was made with this recipe, whatever its input files are.
 
-    The fingerprint covers the recipe and the hashes of input files. The hashes are those of the
-    manifest; the stage that resumes the run compares them with the files.
+    A fingerprint covers the recipe and the hashes of input files. This function takes the hashes
+    from the manifest; the stage that resumes the run compares them with the files.
     """
     return manifest.fingerprint == compute_fingerprint(recipe, manifest.inputs)
 
@@ -60,8 +60,8 @@ def fetch_run(
 ) -> None:
     """Download a published run as the run directory ``directory``, by one atomic rename.
 
-    The files arrive in ``NAME.fetching`` beside ``directory``. After a kill the next call keeps
-    the files that arrived completely.
+    The files arrive in ``NAME.fetching`` beside ``directory``. When this process is killed, the
+    next call keeps the files that arrived completely.
 
     Args:
         repository: the repository on the Hub.
@@ -72,13 +72,14 @@ def fetch_run(
 
     Raises:
         RunError: a file is missing in the commit, or differs from the manifest's SHA-256, or the
-            disk failed.
+            disk cannot hold the download.
         ConnectionError: the Hub stopped answering.
         HfHubHTTPError: the Hub refused a request.
+        OSError: the downloaded folder cannot be written or renamed.
     """
     from huggingface_hub import snapshot_download
 
-    # List the manifest's files, and the measurements, which no stage makes again.
+    # List the files to download. No stage makes the measurements, which lie beside the manifest.
     beside = [name for name in (*OF_DATASETS, REPORT, RECIPE) if name in remote.files]
     for file in manifest.files:
         if file.path not in remote.files:
@@ -102,13 +103,13 @@ def fetch_run(
             token=repository.api.token,
         )
 
-    # Check the files, and remove files that an earlier call fetched from another commit.
+    # Check the files, and remove those that an earlier call fetched from another commit.
     local_paths = {staging / path for path in paths}
     if not all(path.is_file() for path in local_paths):
-        # The client returns normally when the Hub stops answering. The caller tries again.
+        # The client library returns normally when the Hub stops answering. The caller tries again.
         raise ConnectionError("not every file came")
     for changed in find_changed_files(staging, manifest):
-        # The client keeps a file that is there, even after a repair of the repository.
+        # Remove it: the client library keeps an existing file, even after a repair on the Hub.
         (staging / changed).unlink()
         raise _make_damage_error(
             repository, changed, "is not the file that the repository's manifest names"
@@ -131,7 +132,10 @@ def fetch_run(
 
 
 def _make_damage_error(repository: Repository, path: str, problem: str) -> RunError:
-    """Make the error for a file of a published run that cannot be resumed."""
+    """Make the error for a published run with a missing or changed file, which stops a resume.
+
+    ``path``: the file in the repository. ``problem``: the rest of the sentence after the path.
+    """
     return RunError(
         f"{repository.repo_id}: {path}",
         problem,
@@ -147,9 +151,11 @@ class FinishedRun:
         place: the run's name in messages.
         manifest: the run's manifest.
         revision: the fingerprint of a local run, the commit of a published run.
-        fetch_files: downloads the given files, and returns the folder of all files.
-        fetch_recipe: returns the path of recipe.yaml; None when the run has no recipe.yaml, and
-            when the Hub does not answer and the cache has no copy.
+        fetch_files: downloads the given files of a published run, and returns the run's folder,
+            which the files' paths are relative to.
+        fetch_recipe: returns the path of recipe.yaml. For a local run, the path is not checked. For
+            a published run, None when the repository has no recipe.yaml, and when neither the Hub
+            nor the cache has an answer.
         repair_hint: what the user can do when a file differs from the manifest.
     """
 
@@ -168,7 +174,8 @@ class FinishedRun:
     def fetch_shards(self, config: str) -> tuple[Path, list[File]]:
         """Fetch the shards of a config and check them; return the run's folder and the shards.
 
-        Shards without rows are left out, because parquet readers fail over an empty shard. Raises
+        The shards are in path order, and their paths are relative to the folder. Shards without
+        rows are left out, because parquet readers fail over an empty shard. Raises
         InputError when a shard is missing or differs from the manifest, and the errors of
         ``fetch_files``.
         """
@@ -186,9 +193,10 @@ class FinishedRun:
 
 
 def open_local_run(directory: Path, name: str) -> FinishedRun:
-    """Return the run in a directory, called ``name`` in messages.
+    """Return the run in a directory; errors call it ``name``.
 
-    Raises InputError when the directory is missing, or the run is unfinished.
+    Raises InputError when the directory is missing or holds no intact manifest, and when the run is
+    unfinished.
     """
     if not directory.is_dir():
         raise InputError(
@@ -208,9 +216,9 @@ def open_local_run(directory: Path, name: str) -> FinishedRun:
 
 
 def open_published_run(repo_id: str, revision: str | None, name: str) -> FinishedRun | None:
-    """Return the run of a dataset repository; None when the repository has no run's manifest.
+    """Return the run of a dataset repository; None when the repository holds no intact manifest.
 
-    The run's files are downloaded later.
+    Only the manifest is downloaded here; the methods of the run download its other files.
 
     Args:
         repo_id: the repository.
@@ -266,7 +274,7 @@ def _fetch_file(
 ) -> Path | None:
     """Return the local path of a downloaded file; None when the repository lacks the file.
 
-    Without an answer of the Hub the cache decides, which also knows files that a revision lacks.
+    Without an answer of the Hub the cache decides: it also records which files a revision lacks.
 
     Args:
         repo_id: the dataset's repository.
@@ -294,8 +302,8 @@ def resolve_commit(repo_id: str, revision: str | None, kind: str = "dataset") ->
     """Return the commit id of a revision, from the Hub, or with HF_HUB_OFFLINE from the cache.
 
     The commit that the Hub names for a branch or a tag is written to the cache. A commit id of a
-    dataset is returned without a request. A commit id of a model is looked up on the Hub, because
-    without the Hub the client library may load a half-downloaded model.
+    dataset is returned without a request. A commit id of a model is looked up on the Hub, unless
+    HF_HUB_OFFLINE is set: without the Hub the client library may load a half-downloaded model.
 
     Args:
         repo_id: the repository.
@@ -330,9 +338,9 @@ def resolve_commit(repo_id: str, revision: str | None, kind: str = "dataset") ->
 
 
 def list_prepared_configs(repo_id: str, commit: str) -> dict[str, Path]:
-    """Return config → the folder of rows that ``datasets`` prepared from a commit.
+    """Return config → the cached folder of rows that ``datasets`` prepared from a commit.
 
-    Raises LocalEntryNotFoundError when the cache of ``datasets`` has no such folder.
+    Raises LocalEntryNotFoundError when the cache has no folder of this dataset and commit.
     """
     import datasets
     from datasets.naming import camelcase_to_snakecase
@@ -356,7 +364,7 @@ def load_prepared(
     split: str | None = None,
     streaming: bool = False,
 ) -> Any:
-    """Return what ``load_dataset`` returned for a commit, from rows prepared on this machine.
+    """Return what ``load_dataset`` returns for a commit, from rows prepared on this machine.
 
     Args:
         repo_id: the dataset's repository.
@@ -386,6 +394,7 @@ def load_prepared(
     return cache.as_streaming_dataset(split) if streaming else cache.as_dataset(split)
 
 
+# Function of ``datasets`` → the function that ``HubDataset.call`` calls with HF_HUB_OFFLINE
 OFFLINE_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "load_dataset": load_prepared,
     "get_dataset_config_names": list_prepared_configs,
@@ -396,7 +405,8 @@ OFFLINE_FUNCTIONS: dict[str, Callable[..., Any]] = {
 class HubDataset:
     """A dataset on a Hub that is not a published run, at a commit.
 
-    ``place``: the dataset's name in messages; ``license``: the licence that the card names.
+    ``place``: the dataset's name in messages. ``license``: the licence that the card names, or
+    several with commas; None without one.
     """
 
     place: str
@@ -407,7 +417,7 @@ class HubDataset:
     def call(self, function: str, *arguments: str, **options: Any) -> Any:
         """Call a function of ``datasets`` with this repository and commit; return its result.
 
-        With HF_HUB_OFFLINE a function of ``OFFLINE_FUNCTIONS`` takes the place of the function.
+        With HF_HUB_OFFLINE, a function in ``OFFLINE_FUNCTIONS`` is called instead.
 
         Args:
             function: the name of the function, e.g. ``load_dataset``.
@@ -416,7 +426,8 @@ class HubDataset:
 
         Raises:
             InputError: the data cannot be read, or the repository or the commit does not exist.
-            RunError: the Hub did not answer, or refused.
+            RunError: the Hub did not answer, or refused; the repository was deleted since its
+                commit was resolved; HF_HUB_OFFLINE is set, and the data were not downloaded.
         """
         import datasets
         from datasets.data_files import EmptyDatasetError
@@ -432,7 +443,7 @@ class HubDataset:
                 raise RunError(
                     self.place, "is no longer on the Hub", hint="run the same command again"
                 ) from error
-            # ``datasets`` raises RuntimeError over a dataset's loading script alone.
+            # ``datasets`` raises RuntimeError only over a dataset with a loading script.
             except list_reader_errors(EmptyDatasetError, RuntimeError) as error:
                 # Raise the failed request, because the outer message holds signed URLs.
                 if isinstance(error.__cause__, httpx2.HTTPError | ConnectionError):
@@ -455,7 +466,8 @@ def open_hub_dataset(repo_id: str, revision: str | None, name: str) -> HubDatase
     Raises:
         InputError: the repository or the revision does not exist, or the card's metadata breaks a
             limit of ``check_dataset_card``.
-        RunError: the token has no access, or the Hub did not answer.
+        RunError: the token has no access, the Hub did not answer, or HF_HUB_OFFLINE is set and the
+            revision was never looked up.
     """
     from huggingface_hub import DatasetCard, try_to_load_from_cache
 
@@ -471,7 +483,7 @@ def open_hub_dataset(repo_id: str, revision: str | None, name: str) -> HubDatase
 
 
 def require_known(name: str, choices: Iterable[str], owner: str, kind: str) -> str:
-    """Return ``name`` if it is one of the choices. Raises InputError that lists the choices.
+    """Return ``name`` if it is one of the choices, else raise InputError that lists them.
 
     Args:
         name: the name of a config or a split.

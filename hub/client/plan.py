@@ -2,9 +2,9 @@
 
 - ``find_changes``: the local snapshot against a branch. Contents are compared by SHA-256 where the
   Hub keeps a large file, by git's id otherwise.
-- ``Stamp``: the last line of a card, with a digest of the facts it was written from and a checksum
-  of its text. A card of other facts is stale and is not published. A card of another text was
-  edited on the Hub and is not overwritten.
+- ``Stamp``: the last line of a card, with the repository's id, a digest of the facts that the card
+  was written from, and a checksum over both and the text. A card is stale, and is not published,
+  when the facts have changed. A card with another checksum was edited, and is not overwritten.
 - ``plan_commits``: a publication too large for one commit, as several. Each commit is complete: its
   manifest names exactly the data that are there, so a killed publication resumes. The last commit
   brings the card, and it alone is tagged.
@@ -74,7 +74,7 @@ can be loaded from here until then. Earlier versions can be, by their tags.
 class Content:
     """Content of a file to publish: the path of a local file, or the bytes.
 
-    ``digest``: the content's SHA-256 as hex, when known.
+    ``digest``: the content's SHA-256 as hex; None: computed when it is needed.
     """
 
     data: Path | bytes
@@ -86,7 +86,10 @@ class Content:
         return len(self.data) if isinstance(self.data, bytes) else self.data.stat().st_size
 
     def is_same_as(self, remote: "RepoFile") -> bool:
-        """Return whether a file on the Hub has this content, compared by SHA-256 or git's id."""
+        """Return whether a file on the Hub has this content.
+
+        A large file (LFS) is compared by SHA-256, another one by git's id.
+        """
         if remote.lfs is not None:
             return self.hash() == remote.lfs.sha256
         from huggingface_hub.utils.sha import git_hash
@@ -174,7 +177,7 @@ class Plan:
         return f"{endpoint}/{prefix}{self.repo_id}"
 
     def describe(self) -> dict[str, Any]:
-        """Return the plan as a dict of JSON values."""
+        """Return the plan as a dict of JSON values; ``bytes`` is the size of the upload."""
         return {
             "repo_id": self.repo_id,
             "repo_type": self.repo_type,
@@ -195,6 +198,7 @@ class Plan:
         return "\n".join(lines)
 
     def __str__(self) -> str:
+        # Marks of a path: + added, ~ replaced, - deleted, ! edited by a person
         lines = [f"{self.repo_type} {self.repo_id}"]
         if self.remote is None:
             lines[0] += " (new)"
@@ -242,7 +246,8 @@ def hash_facts(manifest: bytes, *measured: bytes | None) -> str:
 def add_stamp(text: str, repo_id: str, facts: str) -> str:
     """Return the text of a card with its stamp as last line.
 
-    The stamp holds ``repo_id``, the digest ``facts`` of ``hash_facts``, and a checksum of the text.
+    The stamp holds ``repo_id``, the digest ``facts`` of ``hash_facts``, and a checksum (SHA-256)
+    over both and the text.
     """
     text = text.rstrip("\n") + "\n\n"
     checksum = _hash_parts(repo_id, facts, text)
@@ -250,7 +255,7 @@ def add_stamp(text: str, repo_id: str, facts: str) -> str:
 
 
 def read_stamp(card: str) -> Stamp | None:
-    """Return the stamp of a card; None without a stamp, and when the text's checksum differs."""
+    """Return the stamp of a card; None without a stamp, and when its checksum does not match."""
     match = _STAMP.search(card)
     if match is None:
         return None
@@ -327,7 +332,10 @@ def plan_commits(
 
 
 def _find_present_files(snapshot: Snapshot, remote: Remote, emptied: tuple[str, ...]) -> set[str]:
-    """Return the data files of the snapshot that are on the branch and stay there."""
+    """Return the data files of the snapshot that are on the branch and are not deleted first.
+
+    ``emptied``: the files and folders to delete, from ``_find_emptied_paths``.
+    """
     common = remote.files.keys() & snapshot.keys()
     return {path for path in common if not is_beside(path) and not _is_within(path, emptied)}
 
@@ -335,7 +343,10 @@ def _find_present_files(snapshot: Snapshot, remote: Remote, emptied: tuple[str, 
 def _describe_part(
     snapshot: Snapshot, manifest: Manifest, present: set[str], repo_id: str
 ) -> dict[str, Content]:
-    """Return the manifest and the card of a branch that holds the ``present`` files alone."""
+    """Return path → content of the manifest and the card for an unfinished state of a branch.
+
+    ``present``: the paths of the data files that the branch holds in this state.
+    """
     files = tuple(file for file in manifest.files if file.path in present)
     part = manifest.model_copy(update={"complete": False, "files": files})
     text = format_manifest(part).encode()
@@ -348,8 +359,8 @@ def _describe_part(
 def _find_emptied_paths(changes: Changes) -> tuple[str, ...]:
     """Return the files and folders (``PATH/``) to delete before a commit adds files.
 
-    A folder is deleted if one of its data files is replaced or deleted. A folder inside another
-    folder of the result is left out.
+    A folder is deleted if one of its data files is replaced or deleted; a data file in no folder is
+    deleted alone. A folder inside another folder of the result is left out.
     """
     paths = [path for path in (*changes.replaced, *changes.deleted) if not is_beside(path)]
     roots = {f"{PurePosixPath(path).parent}/" if "/" in path else path for path in paths}

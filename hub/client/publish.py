@@ -5,8 +5,8 @@ commit. More than ``MOST_FILES_PER_COMMIT`` files take several commits, of which
 Unchanged files are not sent again, and files that are no longer in the run are deleted. Old
 versions of ``datasets`` find a loading script and the same files on the branch ``script``.
 
-A publication stops before it overwrites another person's file, edit, unfinished run or later
-version.
+Without ``force``, a publication stops before it overwrites another person's file, edit, unfinished
+run or later version.
 """
 
 import hashlib
@@ -90,14 +90,14 @@ def publish_run(
         directory: the run directory.
         org: the organisation or user to publish under; None: the token's user.
         yes: whether to publish; otherwise only the plan is made.
-        options: how to publish.
+        options: how to publish; None: the defaults of ``Options``.
 
     Raises:
-        InputError: the run is unfinished or has no card, or its recipe, manifest, files and card
-            contradict each other.
+        InputError: the run is unfinished, a baseline or without a card, or its recipe, manifest,
+            files and card contradict each other.
         RunError: the errors of ``Release.try_publish``.
-        HfHubHTTPError: the Hub refused a request; ``convert_hub_errors`` converts this error and
-            those of a lost connection.
+        Exception: a request failed, or the client has no token. The client library raises this
+            error, and ``convert_hub_errors`` converts it.
     """
     options = options or Options()
     manifest = check_run(directory)
@@ -115,8 +115,9 @@ def publish_run(
 def check_run(directory: Path) -> Manifest:
     """Return the manifest of a run directory that can be published.
 
-    Raises InputError when the run is unfinished or a baseline, when a file or the recipe differs
-    from the manifest, and when a shard has other columns than its config.
+    Raises InputError when the directory holds no run, when the run is unfinished or a baseline,
+    when a file or the recipe differs from the manifest, and when a shard has other columns than its
+    config.
     """
     manifest = run_dir.require_complete(directory)
     changed = ", ".join(run_dir.find_changed_files(directory, manifest)[:5])
@@ -172,9 +173,9 @@ def _check_columns(directory: Path, manifest: Manifest, recipe: DatasetRecipe) -
 
 
 def collect_snapshot(directory: Path, manifest: Manifest) -> dict[str, Content]:
-    """Return path in the repository → content of all files to publish.
+    """Return path in the repository → content, for all files to publish.
 
-    These are the manifest's files, and the files that match ``PATTERNS_BESIDE_MANIFEST``.
+    The manifest's files are published, and the files that match ``PATTERNS_BESIDE_MANIFEST``.
     """
     contents = {}
     for pattern in PATTERNS_BESIDE_MANIFEST:
@@ -201,9 +202,10 @@ class Release:
         self._first_plan: Plan | None = None
 
     def check_card(self) -> None:
-        """Raise InputError unless the card was written for this repository and from these facts.
+        """Raise InputError for a card that is missing, edited, stale or of another repository.
 
-        The facts are the manifest and the measured files of the run directory.
+        A card is stale when the manifest or a file of ``MEASURED`` in the run directory has changed
+        since the card was written.
         """
         repo_id = self.repository.repo_id
         card = self.directory / CARD
@@ -217,7 +219,7 @@ class Release:
                 card, "was edited by hand: prose belongs into the recipe's about:", hint=hint
             )
 
-        # A card of other facts, or of another repository, is stale.
+        # Compare the current facts, and the repository, with those in the stamp.
         measured = [self.directory / name for name in MEASURED]
         contents = [path.read_bytes() if path.is_file() else None for path in measured]
         if stamp.facts != hash_facts((self.directory / MANIFEST).read_bytes(), *contents):
@@ -235,8 +237,10 @@ class Release:
             The plan of the first call: a repeated call after a lost answer may find no changes.
 
         Raises:
-            RunError: a person changed the repository, and ``force`` is not set; the repository
-                exists, and the token cannot see it; and the errors of ``make_plan``.
+            RunError: the errors of ``make_plan``; with ``yes`` also: a person changed the
+                repository, and ``force`` is not set; the repository exists, and the token cannot
+                see it.
+            Exception: a request failed, as the client library raises it.
         """
         plan = self.make_plan()
         self._first_plan = self._first_plan or plan
@@ -257,7 +261,7 @@ class Release:
         sha = remote.sha
         for commit in plan_commits(self.snapshot, remote, self.manifest, repo_id):
             message = f"{self.manifest.name} {self.tag}{commit.progress}"
-            parent = Remote(sha, {})  # its files do not matter
+            parent = Remote(sha, {})  # ``Repository.commit`` reads only the parent's id
             sha = self.repository.commit(parent, MAIN, commit.changes, commit.snapshot, message)
             if commit.progress:
                 logger.info(f"{repo_id}: {self.tag}{commit.progress} published")
@@ -274,9 +278,10 @@ class Release:
         """Compare the run with the Hub and return the plan of its publication.
 
         Raises:
-            RunError: the repository has the other visibility; the tag marks other content; or,
-                without ``force``, main holds a later version or an unfinished run of another
-                recipe.
+            RunError: the repository has another visibility than ``Options.public``; the tag marks
+                other content; or, without ``force``, main holds a later version or an unfinished
+                run of another recipe.
+            Exception: a request failed, as the client library raises it.
         """
         self.repository.require_visibility(self.options.public)
 
@@ -313,7 +318,8 @@ class Release:
     def _find_missing_tag(self, remote: Remote | None, changes: Changes) -> str | None:
         """Return the version's tag if the Hub lacks the tag, else None.
 
-        Raises RunError when the tag exists and marks other content.
+        ``remote``: main, None for a new repository. ``changes``: the planned changes of main.
+        Raises RunError when the tag exists and marks other content than the snapshot.
         """
         tagged_sha = self.repository.list_tags().get(self.tag) if remote else None
         if remote is None or tagged_sha is None:
@@ -339,7 +345,10 @@ class Release:
         return contents
 
     def _needs_script(self, remote: Remote | None, changes: Changes) -> bool:
-        """Return whether the branch ``script`` will differ from main's files and the script."""
+        """Return whether the branch ``script`` needs a commit; False without a loading script.
+
+        ``remote``: main, None for a new repository. ``changes``: the planned changes of main.
+        """
         if not self.options.script:
             return False
         if remote is None or changes:
@@ -350,8 +359,8 @@ class Release:
     def _update_script(self, sha: str) -> None:
         """Make the branch ``script`` hold the files of the commit ``sha`` and the loading script.
 
-        One commit makes the changes. A missing branch is created at ``sha`` before; a branch with
-        more than ``MOST_FILES_PER_COMMIT`` changes is deleted and created again.
+        One commit makes the changes. A missing branch is first created at ``sha``. A branch with
+        more than ``MOST_FILES_PER_COMMIT`` changes is first deleted and created again.
         """
         snapshot = self._make_script_snapshot()
         branch = self.repository.get_branch(SCRIPT_BRANCH)
@@ -371,7 +380,8 @@ class Release:
     def _drop_next(self, sha: str) -> None:
         """Delete the branch ``next`` if the branch holds this run, or only commits of main.
 
-        A branch that holds another version's shards stays. ``sha``: the newest commit of main.
+        A branch with the shards of a later version or of another recipe stays. ``sha``: the newest
+        commit of main.
         """
         branch = self.repository.get_branch(GROWING_BRANCH)
         if branch is None:
@@ -384,7 +394,7 @@ class Release:
 def read_remote_manifest(repository: Repository, remote: Remote) -> Manifest | None:
     """Return the manifest of a commit; None when the manifest is missing or malformed.
 
-    Without a manifest, ``find_edits`` reports every file of the commit as a person's.
+    For None, ``find_edits`` reports every file of the commit but ``HUB_FILES`` as a person's.
     """
     content = repository.read_file(remote, MANIFEST)
     if content is None:
@@ -400,7 +410,8 @@ def require_replaceable(
 ) -> None:
     """Raise RunError when a branch holds an unfinished run or a later version.
 
-    The caller has found that the branch's run has another recipe than the run to publish.
+    The caller has found that the branch's run differs from the run to publish: it has another
+    recipe, or a later version.
 
     Args:
         repository: the repository on the Hub.
@@ -439,17 +450,20 @@ def parse_version(text: str) -> list[int]:
 def find_edits(
     repository: Repository, remote: Remote, manifest: Manifest | None, snapshot: Snapshot
 ) -> Edits:
-    """Return the changes that a person made on a branch after the last publication.
+    """Return path → phrase for the changes that a person made after the last publication.
+
+    A file that a person deleted is not reported.
 
     Args:
         repository: the repository on the Hub.
-        remote: the branch.
+        remote: the state of the branch.
         manifest: the branch's manifest; None: the project published none of the branch's files.
-        snapshot: the files to publish; an equal file on the branch is no edit.
+        snapshot: the files to publish. A file of the manifest that is equal to the snapshot's is no
+            edit, and neither is an equal card.
     """
     ours = {file.path: file.sha256 for file in manifest.files} if manifest else {}
     edits: Edits = {}
-    # Compare each file with the manifest; the files beside it are covered by the card's stamp.
+    # Compare each file with the manifest; the card's stamp covers the files beside the manifest.
     for path, entry in sorted(remote.files.items()):
         if path in HUB_FILES or (manifest and is_beside(path)):
             continue
@@ -470,7 +484,11 @@ def _hash_remote_file(repository: Repository, remote: Remote, entry: "RepoFile")
 
 
 def _find_card_edits(repository: Repository, remote: Remote, snapshot: Snapshot) -> Edits:
-    """Return a person's edits of the card and of the card's facts, which the stamp reveals."""
+    """Return a person's edit of the card, or of the facts in the card's stamp.
+
+    {} for an unedited card, for one that is equal to the snapshot's, and without a card on the
+    branch.
+    """
     if CARD not in remote.files:
         return {}
     if CARD in snapshot and snapshot[CARD].is_same_as(remote.files[CARD]):
@@ -482,4 +500,4 @@ def _find_card_edits(repository: Repository, remote: Remote, snapshot: Snapshot)
     measured = [repository.read_file(remote, path) for path in MEASURED]
     if stamp.facts == hash_facts(repository.read_file(remote, MANIFEST) or b"", *measured):
         return {}
-    return {MANIFEST: "this or a file of results was changed: the card was written from others"}
+    return {MANIFEST: "this or a results file is not the one that the card was written from"}

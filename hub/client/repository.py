@@ -44,7 +44,7 @@ class Repository:
         """Return the newest commit of a branch with its files.
 
         Return None when the branch or the repository does not exist. Raises WrongAnswer for an
-        answer without a commit id.
+        answer without a commit id, and as ``get_commit``.
         """
         try:
             sha = self.api.repo_info(self.repo_id, repo_type=self.kind, revision=name).sha
@@ -88,7 +88,10 @@ class Repository:
         return {tag.name: tag.target_commit for tag in references.tags}
 
     def read_file(self, remote: Remote, path: str) -> bytes | None:
-        """Return the content of a file at the commit ``remote``; None when the file is absent."""
+        """Return the content of a file at the commit ``remote``; None when the file is absent.
+
+        Raises RunError when the local disk cannot hold the download.
+        """
         if path not in remote.files:
             return None
         with unwrap_errors():
@@ -107,13 +110,14 @@ class Repository:
     def create(self, public: bool | None) -> Remote:
         """Create the repository, private unless ``public``, and return its branch main.
 
-        Raises RunError when the repository exists and this token cannot see it, and the Hub's
+        Raises RunError when the repository exists and this token cannot see it. Raises the Hub's
         error 409 when another process has just created it: the next plan finds the repository.
+        Raises ConnectionError when the Hub does not list main yet.
         """
         try:
             self.api.create_repo(self.repo_id, repo_type=self.kind, private=not public)
         except HfHubHTTPError as error:
-            # Of all answers with the status 409, only that of a taken name has a ``url``.
+            # Among the answers with the status 409, only the one for a taken name has a ``url``.
             response = error.response
             is_taken = response.status_code == 409 and b'"url"' in response.content
             if is_taken and not self.api.repo_exists(self.repo_id, repo_type=self.kind):
@@ -150,7 +154,8 @@ class Repository:
     ) -> str:
         """Make one atomic commit and return its id.
 
-        The Hub refuses (412) and changes nothing when ``remote`` is not the branch's newest commit.
+        When ``remote`` is not the branch's newest commit, the Hub changes nothing and answers 412
+        (HfHubHTTPError). Raises RunError for a failure of the local disk.
 
         Args:
             remote: the parent commit; its files do not matter.
@@ -176,19 +181,22 @@ class Repository:
         return str(commit.oid)
 
     def set_tag(self, name: str, sha: str) -> None:
-        """Tag a commit; raises the Hub's error 409 when the tag exists.
+        """Tag the commit ``sha``.
 
-        Raises WrongAnswer when the Hub does not list the tag afterwards: the client library takes
-        every answer with the status 200 for success.
+        Raises the Hub's error 409 when the tag exists. Raises WrongAnswer when the Hub does not
+        list the tag afterwards: the client library takes every answer with the status 200 for
+        success.
         """
         self.api.create_tag(self.repo_id, tag=name, repo_type=self.kind, revision=sha)
         if self.list_tags().get(name) != sha:
             raise WrongAnswer(f"the tag {name} was set and is not there")
 
     def make_branch(self, name: str, sha: str) -> Remote:
-        """Create a branch at a commit unless the branch exists, and return its state.
+        """Create a branch at the commit ``sha``, and return the branch's state.
 
-        Raises the Hub's error 409 when another reference's name conflicts, as ``a`` with ``a/b``.
+        A branch that exists stays at its own commit. Raises the Hub's error 409 when another
+        reference's name conflicts, as ``a`` with ``a/b``. Raises ConnectionError when the Hub does
+        not list the branch yet.
         """
         try:
             self.api.create_branch(self.repo_id, branch=name, repo_type=self.kind, revision=sha)
@@ -211,8 +219,8 @@ def unwrap_errors(target: object = constants.HF_HOME) -> Iterator[None]:
 
     The library reports a failed download as "not in the local cache", a failed upload as a
     RuntimeError, and a refused card as a ValueError. The cause is the Hub's answer or the lost
-    connection. A failure of the local disk becomes a RunError that names ``target`` when the
-    library's error names no file.
+    connection. A failure of the local disk becomes a RunError that names the file, or ``target``
+    when the library's error names no file. Other exceptions pass.
     """
     try:
         try:

@@ -86,7 +86,10 @@ class RetryPolicy:
     def should_retry(self, error: BaseException) -> bool:
         """Return whether a failure is temporary, and record the failure.
 
-        The caller passes each failure once, in the order in which the failures happened.
+        Temporary are lost connections, timeouts, and ``TEMPORARY_STATUSES`` except for a permanent
+        conflict. A connection that cannot be opened is temporary once the Hub has answered, and a
+        wrong answer once a step has succeeded. The caller passes each failure once, in the order in
+        which the failures happened.
         """
         if isinstance(error, HfHubHTTPError):
             self.reached = True
@@ -102,11 +105,11 @@ class RetryPolicy:
         return isinstance(error, dropped | ConnectionError)
 
     def _is_repeated_conflict(self, error: HfHubHTTPError) -> bool:
-        """Return whether equal requests were refused with 409 ``MOST_EQUAL_CONFLICTS`` times.
+        """Count a refusal; return whether it is the ``MOST_EQUAL_CONFLICTS``-th equal 409 in a row.
 
-        The failure is counted; another status or another request begins the count again. Such a
-        conflict is permanent, for instance with another reference's name. A commit request names
-        its parent, so equal requests mean that nobody committed between them.
+        Another status, request or message begins the count again. A repeated conflict is permanent,
+        for instance with another reference's name. A commit request names its parent, so equal
+        requests mean that nobody committed between them.
         """
         if error.response.status_code != 409:
             self._conflicts.clear()
@@ -167,7 +170,7 @@ def parse_asked_wait(error: HfHubHTTPError) -> float | None:
 
 
 def wait(why: str, seconds: float) -> None:
-    """Log the reason ``why`` and the length of a wait of a second or more, and sleep.
+    """Sleep for ``seconds``; log a wait of a second or more with its reason ``why``.
 
     Ctrl-C may interrupt the sleep without harm, because every commit is complete.
     """
@@ -179,9 +182,9 @@ def wait(why: str, seconds: float) -> None:
 def install_patient_client(patience: RetryPolicy) -> None:
     """Install the project's HTTP client with a hook that raises answers which ask for a wait.
 
-    These are answers with the status 429, and server errors with the header ``Retry-After``. The
-    client library would wait in silence; the raised HfHubHTTPError reaches ``patience``, which logs
-    the wait. Every answer sets ``patience.reached``.
+    The hook raises HfHubHTTPError for the status 429, and for server errors with the header
+    ``Retry-After``. The client library would wait in silence; ``patience`` logs the wait. Every
+    answer sets ``patience.reached``.
     """
     from huggingface_hub.utils import hf_raise_for_status
 
@@ -199,8 +202,8 @@ class CommitBudget:
     """Budget of a growing repository's commits: spaced evenly, ``RESERVED_COMMITS`` stay unused.
 
     Args:
-        per_hour: the commits that an hour may hold.
-        spent: the times of earlier commits.
+        per_hour: the number of commits that an hour may hold.
+        spent: the times of earlier commits, in any order.
     """
 
     def __init__(self, per_hour: int = COMMITS_PER_HOUR, spent: Iterable[datetime] = ()):
@@ -208,7 +211,11 @@ class CommitBudget:
         self._times = sorted(spent)
 
     def compute_next_time(self, at: datetime) -> datetime:
-        """Return the earliest time for the next commit, not before ``at``."""
+        """Return the earliest time for the next commit, not before ``at``.
+
+        Commits are at least an hour / ``per_hour`` apart. Any hour holds at most ``per_hour`` minus
+        ``RESERVED_COMMITS`` of them, but at least one.
+        """
         earliest = at
         if self._times:
             earliest = max(earliest, self._times[-1] + HOUR / self.per_hour)

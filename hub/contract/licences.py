@@ -89,8 +89,9 @@ class Licence(Frozen):
     def covers(self, other: "Licence") -> bool:
         """Whether a work under the licence ``other`` may be passed on under this licence.
 
-        This licence must ask for all that the other one asks for. Terms of the other's own are
-        never covered. ``adapted`` lists the licences that the other one allows for adaptations.
+        This licence must ask for all that ``other`` asks for. Where ``other`` has terms of its own,
+        only ``other`` itself covers it. ``adapted`` lists the licences that ``other`` allows for
+        adaptations; empty allows any.
         """
         if self.id == other.id:
             return True
@@ -131,7 +132,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The licence of a dataset or model, the others allowed, its parts, and notes for users."""
+    """The licence of a dataset or model, all ids allowed, its parts, and notes for users."""
 
     licence: Licence
     allowed: tuple[str, ...]
@@ -148,7 +149,7 @@ def load_licences() -> dict[str, Licence]:
 
 
 def suggest_licences(licence: str = "") -> str:
-    """Return three known licence ids as the end of an error, similar ids first."""
+    """Return three known licence ids for an error, those similar to ``licence`` first."""
     similar = get_close_matches(licence.lower(), load_licences(), n=3)
     common = [licence_id for licence_id in COMMON_LICENCES if licence_id not in similar]
     return f"{', '.join([*similar, *common][:3])}, or another of docs/cards.md"
@@ -174,14 +175,14 @@ def require_licence(place: str, licence: str) -> Licence:
 def resolve_model_licence(place: str, licence: str, card: Path | None) -> Licence:
     """Return the licence that a recipe or option names, else the only one on the model's card.
 
-    Raises InputError for an unknown licence, where neither names one, and for a named licence that
-    does not cover each known licence on the card.
+    Raises InputError for an unknown licence, for a named licence that does not cover each known
+    licence on the card, and where none is named and the card does not name exactly one.
 
     Args:
         place: the recipe key or option that errors name.
         licence: the licence id of the recipe or option; empty where it names none.
-        card: the path of the model's README.md, which may be absent, beside it perhaps a recipe;
-            None where there is no local model.
+        card: the path of the model's README.md. Where the file is absent, a recipe.yaml beside it
+            takes its place. None where there is no local model.
     """
     card_licences = read_card_licences(card)
     if not licence and len(card_licences) == 1:
@@ -199,7 +200,7 @@ def resolve_model_licence(place: str, licence: str, card: Path | None) -> Licenc
 
 
 def is_openai(host: str) -> bool:
-    """Return whether a host, in lower case, is openai.com or below it."""
+    """Return whether a host name, in lower case, is openai.com or ends in .openai.com."""
     return f".{host}".endswith(".openai.com")
 
 
@@ -216,7 +217,7 @@ def resolve_server_licence(
         inferred: the licence id that the server's answers imply; None: none.
 
     Raises InputError for an unknown licence, for another licence than OpenAI's at its hosts, and
-    where nothing names one.
+    when ``chosen`` and ``inferred`` are None at another host.
     """
     if is_openai(host):
         if chosen not in (None, OPENAI):
@@ -235,7 +236,10 @@ def resolve_server_licence(
 
 
 def describe_output_terms(model: str, licence: Licence) -> str | None:
-    """Describe the terms that restrict the use of a model's texts; None where nothing does."""
+    """Describe the terms that restrict the use of a model's texts; None without such terms.
+
+    ``model``: the model's name. ``licence``: the model's licence.
+    """
     if licence.outputs is None or licence.outputs.reach != "terms":
         return None
     name = join_lines(model)
@@ -245,8 +249,8 @@ def describe_output_terms(model: str, licence: Licence) -> str | None:
 def read_card_licences(card: Path | None) -> list[Licence]:
     """Return the known licences that a card's front matter names (``list_card_licences``).
 
-    A run directory without a card has its recipe, which names the licence. A card or a recipe that
-    is missing, cannot be read or breaks ``CARD_LIMITS`` names none.
+    Where the file ``card`` is absent, the recipe.yaml beside it is read, as in a run directory.
+    Returns [] for None, and for a file that is missing, cannot be read or breaks ``CARD_LIMITS``.
     """
     metadata: object = None
     with suppress(InputError, OSError, UnicodeDecodeError, yaml.YAMLError):
@@ -262,10 +266,11 @@ def read_card_licences(card: Path | None) -> list[Licence]:
 
 
 def check_dataset(recipe: DatasetRecipe) -> Verdict:
-    """Return the verdict on the dataset of a recipe; called before generation starts.
+    """Return the verdict on the dataset of a recipe. Stages call it before generation starts.
 
-    Raises InputError for an unknown licence, for parts that may not be published together, and for
-    a recipe whose licence does not cover its parts.
+    Raises InputError for an unknown licence, for parts that may not be published together, for a
+    generator whose card contradicts the recipe (``resolve_model_licence``), and for a recipe whose
+    licence does not cover its parts.
     """
     place = f"recipe {recipe.name}"
     parts = _list_parts(recipe)
@@ -292,9 +297,9 @@ def check_dataset(recipe: DatasetRecipe) -> Verdict:
 
 
 def list_possible_licences(recipe: DatasetRecipe) -> tuple[str, ...]:
-    """List the ids of the licences that a recipe's dataset may have, whichever the recipe names.
+    """List the ids of the licences that a recipe's dataset may have; the recipe's own is not read.
 
-    Raises InputError as ``check_dataset`` does.
+    They are in the order of ``licences.yaml``. Raises InputError for parts as ``check_dataset``.
     """
     source, generator, *examples = [part.licence for part in _list_parts(recipe)]
     return find_dataset_licences(source, generator, examples, f"recipe {recipe.name}")
@@ -303,7 +308,7 @@ def list_possible_licences(recipe: DatasetRecipe) -> tuple[str, ...]:
 def _list_parts(recipe: DatasetRecipe) -> list[Part]:
     """List the parts of a dataset: source sentences, generator and, if any, few-shot examples.
 
-    Raises InputError for an unknown licence.
+    Raises InputError for an unknown licence, and as ``resolve_model_licence`` for the generator.
     """
     recipe_name = f"recipe {recipe.name}"
     model = recipe.model
@@ -326,10 +331,11 @@ def _list_parts(recipe: DatasetRecipe) -> list[Part]:
 def find_dataset_licences(
     source: Licence, generator: Licence, examples: Iterable[Licence], place: str
 ) -> tuple[str, ...]:
-    """Find the licence ids that a dataset may have; a mixed one where no licence covers all parts.
+    """Find the licence ids that a dataset may have, in the order of ``licences.yaml``.
 
-    Raises InputError naming ``place`` when the dataset may not be published: the source sentences
-    may not be changed, or the generator's licence does not say what it means for texts.
+    Where no licence covers all parts, the result is one mixed licence. Raises InputError naming
+    ``place`` when the dataset may not be published: the source sentences may not be changed, or the
+    generator's licence does not say what it means for texts.
 
     Args:
         source: the licence of the source sentences.
@@ -370,12 +376,13 @@ def find_dataset_licences(
 def choose_untaught_licence(recipe: ModelRecipe) -> str:
     """Return a licence id for an encoder that is trained like the recipe's, but on other datasets.
 
-    Such an encoder is measured, not published, and has none of the recipe's teachers. Without
-    teachers in the recipe it keeps the recipe's licence. With one, that licence may be due to the
-    teacher's terms alone; the result is then one that the base allows, a non-commercial one where
-    there is one, because it suits any dataset.
+    Such an encoder is measured, not published, and has none of the recipe's teachers. Where the
+    recipe has no teacher, the result is the recipe's licence. Where it has one, that licence may be
+    due to the teacher's terms alone, so the result is a licence that the base allows. It is a
+    non-commercial one if possible, because that suits any dataset.
 
-    Raises InputError for an unknown licence of the base, and for a base that no licence covers.
+    With a teacher in the recipe, raises InputError for a base whose licence is unknown, contradicts
+    its card, forbids changes, or is covered by no licence.
     """
     if not any(dataset.teacher for dataset in recipe.datasets):
         return recipe.license
@@ -390,11 +397,12 @@ def choose_untaught_licence(recipe: ModelRecipe) -> str:
 def check_model(recipe: ModelRecipe, datasets: Iterable[tuple[str, str]]) -> Verdict:
     """Return the verdict on the encoder of a recipe.
 
-    ``datasets``: (name, licence id) of each training dataset. An empty ``datasets`` checks the base
-    and the guides alone, before any dataset is read.
+    ``datasets``: (name, licence id) of each training dataset. Empty, before any dataset is read,
+    checks base, guides and teachers alone.
 
-    Raises InputError for an unknown licence, for parts that no licence covers, and for a recipe
-    whose licence does not cover its parts.
+    Raises InputError for an unknown licence, for a base that its card contradicts
+    (``resolve_model_licence``), for parts that no licence covers, and for a recipe whose licence
+    does not cover its parts.
     """
     recipe_name = f"recipe {recipe.name}"
 
@@ -437,7 +445,7 @@ def check_model(recipe: ModelRecipe, datasets: Iterable[tuple[str, str]]) -> Ver
 
 
 def _list_terms(part: Part) -> list[str]:
-    """List notes about the terms of a model's part, for users of the model."""
+    """List notes about the terms of one part of a model, for the model's users; [] without any."""
     notes = [f"{part.what}: {terms}." for terms in part.licence.mentioned_terms]
     outputs = part.licence.outputs
     if part.role == TEACHER and outputs and outputs.reach == "terms" and not part.licence.grant:
@@ -448,16 +456,17 @@ def _list_terms(part: Part) -> list[str]:
 def find_model_licences(
     base: Licence, datasets: Iterable[Licence], place: str, teachers: Iterable[Licence] = ()
 ) -> tuple[str, ...]:
-    """Find the licence ids that an encoder may have, at least one.
+    """Find the licence ids that an encoder may have, at least one, as ordered in ``licences.yaml``.
 
-    Raises InputError naming ``place`` when no licence covers its parts.
+    Raises InputError naming ``place`` when the base may not be changed, and when no licence covers
+    all parts.
 
     Args:
         base: the licence of the base that is trained.
         datasets: the licences of the training data.
         place: the recipe that errors name.
-        teachers: the licences of the teachers. Where a teacher's licence makes claims on its
-            outputs, and a model can be under it, the model is under that licence.
+        teachers: the licences of the teachers. Where a teacher's licence sets terms for its outputs
+            and can be granted for a model, it is the only licence that the encoder may have.
     """
     if base.no_derivatives:
         raise InputError(place, _describe_ban("base model", base, "training changes it"))
@@ -496,8 +505,8 @@ def choose_model_licence(
 ) -> str:
     """Choose the licence id of a model trained from ``base``: the base's own, where it is allowed.
 
-    Otherwise the first allowed one in the order of ``licences.yaml``, which begins with permissive
-    ones. Raises InputError as ``find_model_licences`` does.
+    Otherwise it is the first id that ``find_model_licences`` finds. That function describes the
+    parameters and the errors.
     """
     allowed = find_model_licences(base, datasets, place, teachers)
     return base.id if base.id in allowed else allowed[0]
@@ -512,7 +521,7 @@ def describe_unlicensed_parts(parts: Iterable[Part]) -> str:
 
 
 def _find_covering(binding: list[Licence], non_commercial: bool) -> tuple[str, ...]:
-    """Find the ids of grantable licences that cover every licence of ``binding``.
+    """Find the ids of grantable licences that cover every licence of ``binding``; () without any.
 
     They are in the order of ``licences.yaml``. ``non_commercial``: whether the licence must ban
     commercial use.
@@ -521,7 +530,7 @@ def _find_covering(binding: list[Licence], non_commercial: bool) -> tuple[str, .
     covering = []
     for licence in load_licences().values():
         is_grantable = licence.grant and (licence.non_commercial or not non_commercial)
-        # A licence with terms of its own is only possible where all conditions are this licence's.
+        # A licence with terms of its own is possible only where no other licence sets conditions.
         has_foreign_terms = licence.terms and conditional_ids != {licence.id}
         if not is_grantable or has_foreign_terms:
             continue
@@ -535,7 +544,8 @@ def _require_allowed(
 ) -> Licence:
     """Return the licence with the id ``licence``, if it is among ``allowed``.
 
-    Raises InputError with the ``parts`` that the licence does not cover.
+    Otherwise raises InputError, with the ``parts`` that the licence does not cover, or for an
+    unknown id. ``place``: the recipe that the error names.
     """
     if licence in allowed:
         return load_licences()[licence]

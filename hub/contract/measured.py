@@ -44,8 +44,9 @@ class Measured(Frozen):
     def read(cls, directory: Path, manifest: Manifest) -> Self | None:
         """Read the measurements from a run directory; None where the file is missing.
 
-        Raises InputError, naming the command that measures again, for a file of another form and
-        for a file of another run's rows.
+        ``manifest``: that of the run directory. Raises InputError, naming the command that measures
+        again, for a file of another form and for a file of another run's rows; OSError for a file
+        that cannot be opened.
         """
         hint = f"measure again: {cls.measured_by.format(directory=directory)}"
         path = directory / cls.file
@@ -68,7 +69,7 @@ class Measured(Frozen):
         return directory / self.file
 
     def require_rows(self, directory: Path, manifest: Manifest) -> None:
-        """Raise RunError when the rows of a run are no longer the measured rows."""
+        """Raise RunError when ``manifest`` has another fingerprint than the measured rows."""
         if manifest.fingerprint != getattr(self, self.rows_key):
             raise RunError(
                 directory, "its rows changed while they were measured", hint="measure again"
@@ -76,10 +77,10 @@ class Measured(Frozen):
 
 
 def has_report(directory: Path, manifest: Manifest) -> bool:
-    """Whether a run directory holds a report.
+    """Return whether a run directory holds a report.
 
-    Raises InputError when the report's head does not name the fingerprint of the run's rows or
-    weights.
+    Raises InputError when the report's head does not name the fingerprint of ``manifest``: the
+    report then shows other rows or weights.
     """
     path = directory / REPORT
     if not path.is_file():
@@ -306,7 +307,10 @@ class Fidelity(Measured):
     versions: dict[str, str]
 
     def describe_agreement(self) -> str:
-        """Return mean cosine and share of fitting pairs of each label, and the correlation."""
+        """Return one clause with each label's mean cosine and share of fitting pairs.
+
+        Spearman's correlation of label score and cosine follows, where labels have scores.
+        """
         labels = ", ".join(f"label {name} {label}" for name, label in self.labels.items())
         agreement = f"label agreement by {self.judge.name}: mean cosine of {labels}"
         if self.spearman:
@@ -314,11 +318,10 @@ class Fidelity(Measured):
         return agreement
 
     def describe_doubt(self) -> str | None:
-        """Return a warning about weak labels, or None.
+        """Return a warning about weak labels; None when labels are not weak or have no scores.
 
         Labels are weak when the interval of Spearman's correlation reaches below
-        ``LEAST_AGREEMENT``, or the interval of every label's mean cosine does. Labels without
-        scores give None.
+        ``LEAST_AGREEMENT``, or the interval of every label's mean cosine does.
         """
         if self.spearman is None:
             return None
@@ -379,7 +382,7 @@ class Repeats(BaseModel, frozen=True):
 
     @model_validator(mode="after")
     def _check_comparable(self) -> Self:
-        """Require distinct seeds or example sets, and scores on equal tasks."""
+        """Raise ValueError unless seeds or example sets are distinct and all tasks are equal."""
         values = [run.value for run in self.runs]
         if len(set(values)) != len(values):
             raise ValueError(f"two runs have the same {self.over}: {values}")
@@ -396,7 +399,7 @@ class Repeats(BaseModel, frozen=True):
 def summarize_runs(runs: Sequence[Run]) -> tuple[Summary, ...]:
     """Return mean, sample standard deviation and range of every task, in the first run's order.
 
-    Raises ValueError when two runs were scored on different tasks.
+    ``runs``: at least one. Raises ValueError when two runs were scored on different tasks.
     """
     tasks = _list_tasks(runs[0])
     for run in runs:
@@ -505,9 +508,11 @@ class VariantPlan(Frozen):
 
     @model_validator(mode="after")
     def _check_variants(self) -> Self:
-        """Require known names, and equally many seeds of all variants and of their datasets.
+        """Raise ValueError for an unknown variant, and for unequal numbers of folders.
 
-        A variant of one folder has no seed, as the untrained encoder.
+        ``control`` and ``differences`` must name variants. Variants with several folders must have
+        equally many, a multiple of ``data_seeds``. A variant with one folder has no seed, e.g. the
+        untrained encoder.
         """
         names = [self.control]
         for pair in self.differences:
@@ -567,7 +572,7 @@ class TrainingValue(Measured):
 
     @model_validator(mode="after")
     def _check_variants(self) -> Self:
-        """Require the dataset and the SimCSE baseline among the variants."""
+        """Raise ValueError unless dataset, SimCSE baseline and their difference are there."""
         has_both = {"dataset", "copies"} <= self.variants.keys()
         if not has_both or self.variants["dataset"].over_simcse is None:
             raise ValueError("the dataset and the SimCSE baseline are always measured")
@@ -586,7 +591,7 @@ class TrainingValue(Measured):
 
     @property
     def gain(self) -> Estimate:
-        """Points by which the dataset is above the SimCSE baseline."""
+        """Score of the dataset minus score of the SimCSE baseline, in points (Spearman x 100)."""
         gain = self.variants["dataset"].over_simcse
         assert gain is not None
         return gain

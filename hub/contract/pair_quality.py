@@ -65,21 +65,21 @@ class PairQuality(Frozen):
         return len(next(iter(self.outcomes.values())))
 
     def count_fitting(self) -> int:
-        """Return the number of pairs of all labels that fit."""
+        """Return the number of pairs that fit their label, over all labels."""
         return sum(outcomes.count(FITS) for outcomes in self.outcomes.values())
 
     @property
     def is_weak(self) -> bool:
         """Whether fewer than ``LEAST_FITTING_SHARE`` of the most similar label's pairs fit.
 
-        A label without pairs, all of whose texts were rejected, is weak.
+        Rejected texts make no pairs. True, too, when all texts of that label were rejected.
         """
         outcomes = next(iter(self.outcomes.values()))
         pairs = len(outcomes) - outcomes.count(REJECTED)
         return pairs == 0 or outcomes.count(FITS) < LEAST_FITTING_SHARE * pairs
 
     def describe_labels(self) -> str:
-        """Return the fitting pairs of each label, and the rejected texts, as part of a sentence."""
+        """Return part of a sentence: fitting pairs of each label, and all rejected texts."""
         parts: list[str] = []
         all_rejected = 0
         unit = " pairs"  # named once, for the first label
@@ -108,7 +108,7 @@ class PairQuality(Frozen):
 def report_pair_quality(recipe: DatasetRecipe) -> PairQuality | None:
     """Log the known figures of a recipe's model and prompts, and return them; None without any.
 
-    A warning asks for another language model where few pairs fit.
+    Where few pairs fit (``PairQuality.is_weak``), a warning asks for another language model.
     """
     quality = find_pair_quality(recipe)
     if quality is None:
@@ -126,7 +126,8 @@ def report_pair_quality(recipe: DatasetRecipe) -> PairQuality | None:
 def find_pair_quality(recipe: DatasetRecipe) -> PairQuality | None:
     """Return the figures of a recipe's model and prompts: the user's own, else the shipped ones.
 
-    None without figures of this model with these prompts.
+    None without figures for this model with these prompts. Raises OSError for a file of the user
+    that cannot be read.
     """
     path = get_quality_path(recipe)
     if path.is_file():
@@ -143,9 +144,9 @@ def find_pair_quality(recipe: DatasetRecipe) -> PairQuality | None:
 
 
 def list_shipped(identity: str, language: str) -> Iterator[PairQuality]:
-    """Yield the shipped figures of a model in a language, of ``GENERATORS`` alone.
+    """Yield the shipped figures of a model in a language; none for a model outside ``GENERATORS``.
 
-    ``identity``: of the model (``name_model``).
+    ``identity``: the result of ``name_model``. ``language``: the language code.
     """
     if identity not in GENERATORS:
         return
@@ -171,17 +172,18 @@ def save_pair_quality(recipe: DatasetRecipe, quality: PairQuality) -> Path:
 
 
 def get_quality_path(recipe: DatasetRecipe) -> Path:
-    """Return the file of the user's figures of a recipe's model and prompts."""
+    """Return the path of the user's figures for a recipe's model and prompts; it may be absent."""
     model = recipe.model
     key = [name_model(model), model.dtype, model.chat_template, hash_prompts(recipe)]
     return get_user_folder() / "probes" / f"{_hash_json(key)}.json"
 
 
 def name_model(model: LanguageModel) -> str:
-    """Return the identity of a language model, a name first.
+    """Return the identity of a language model, a name first, as one text.
 
-    A model of ``sts-dino lm`` has its name there. A folder has the names, sizes and times of its
-    weights, which are quick to read; a Hub model has its revision, a server its address.
+    For a model of ``sts-dino lm`` it is the name there. For a Hub model the revision follows the
+    repository, and for a model of a server the address follows the model. For another folder a
+    digest of its weight files' names, sizes and times of change follows the folder's name.
     """
     # a model of sts-dino lm, in its folder or on a Hub
     for packaged in GENERATORS.values():
@@ -210,9 +212,9 @@ def name_model(model: LanguageModel) -> str:
 
 
 def hash_prompts(recipe: DatasetRecipe) -> str:
-    """Return a digest of a recipe's values that decide how good its texts are.
+    """Return a digest of a recipe's values that decide how good its texts are, as hex digits.
 
-    They are language, labels, decoding, seed, and few-shot settings with the content of a local
+    It covers language, labels, decoding, seed, and few-shot settings with the content of a local
     file of examples. Model and source sentences are left out.
     """
     labels = recipe.model_dump(mode="json", include={"labels"})["labels"]

@@ -43,6 +43,7 @@ def hide_folders(path: str) -> str:
     """Return the published form of a path.
 
     It is the last name of a path that is absolute on any system, begins with ``~`` or has ``..``.
+    Where such a path ends in ``..`` or ``~``, it is the name of the folder that the path leads to.
     Any other path is unchanged.
     """
     windows_path = PureWindowsPath(path)  # it takes / and \ as separators
@@ -60,15 +61,15 @@ def hide_folders(path: str) -> str:
 
 
 def name_origin(repo_id: str | None, path: str | None) -> str:
-    """Return the name of data or a base on a card: the Hub id, else the published path."""
+    """Return the name of data or a base on a card: the Hub id, else the published path, else ""."""
     return repo_id or hide_folders(path or "")
 
 
 def find_public_host(url: str) -> str:
     """Return the host of a URL in lower case; "" for an IP address and for a private name.
 
-    A name is private when it has no dot, or ends in one of ``_PRIVATE_DOMAINS``. The result is ""
-    also for a URL with a user, and for one of another scheme than http and https.
+    A name is private when it has no dot, or when its last part is in ``_PRIVATE_DOMAINS``. The
+    result is "", too, for a URL with a user, and for a scheme other than http and https.
     """
     match = re.match(r"https?://([\w.-]+\.([a-z][\w-]*))(:\d*)?(/|$)", url.lower())
     if match is None or match[2] in _PRIVATE_DOMAINS:
@@ -77,9 +78,9 @@ def find_public_host(url: str) -> str:
 
 
 def name_inputs(names: Iterable[str]) -> list[str]:
-    """Return names of inputs or of models, repeated ones with a number: NAME, NAME#2, NAME#3.
+    """Return names of inputs or of models in order, repeated ones numbered: NAME, NAME#2, NAME#3.
 
-    Folders of one name may lie in different places.
+    Two inputs may have one name, because folders of one name may lie in different places.
     """
     counts: Counter[str] = Counter()
     numbered = []
@@ -92,8 +93,10 @@ def name_inputs(names: Iterable[str]) -> list[str]:
 def hide_value(key: str, value: Any) -> Any:
     """Return the value of a recipe's key as it is published.
 
-    Of a library's arguments, those that begin like a full path are hidden as paths. Of an
-    endpoint's URL, scheme and host are published where the host is public.
+    - A path, and each argument of a library that begins like a full path: ``hide_folders``.
+    - The URL of an endpoint: its scheme and host, where the host is public.
+    - Any other URL of an endpoint or a server: ``HIDDEN_ADDRESS``.
+    - The value of any other key: unchanged.
     """
     if key in LIBRARY_ARGUMENT_KEYS and isinstance(value, dict):
         arguments = dict(value)
@@ -112,7 +115,10 @@ def hide_value(key: str, value: Any) -> Any:
 
 
 def hide_setting(setting: str) -> str:
-    """Return ``KEY=VALUE`` of ``--set`` as a manifest publishes it with the run's command."""
+    """Return a value of ``--set`` as a manifest publishes it: ``KEY=VALUE``, or ``@FILE``.
+
+    A value without a path or an address stays as it is. A value that is not YAML is hidden as text.
+    """
     if setting.startswith("@"):  # a file of overrides
         return f"@{hide_folders(setting[1:])}"
     path, _, text = setting.partition("=")
@@ -136,7 +142,10 @@ def hide_setting(setting: str) -> str:
 
 
 def _hide_tree(tree: Any, key: str = "") -> Any:
-    """Return the value of ``key`` as it is published, with all that is nested in it."""
+    """Return the value of ``key`` as it is published, with all values nested in it.
+
+    ``key``: "" for the top of a tree and for items of a list.
+    """
     hidden = hide_value(key, tree)
     if isinstance(hidden, dict):
         return {name: _hide_tree(value, name) for name, value in hidden.items()}
@@ -148,12 +157,12 @@ def _hide_tree(tree: Any, key: str = "") -> Any:
 def format_command(command: str, recipe: Path, limit: int | None, settings: list[str]) -> str:
     """Return the shell command that makes an artefact, as it is published.
 
-    Paths and addresses of this machine are hidden, ``UNPUBLISHED_KEYS`` are left out.
+    Paths and addresses of this machine are hidden. ``UNPUBLISHED_KEYS`` are left out.
 
     Args:
         command: the subcommand of sts-dino, e.g. ``write``.
         recipe: the recipe file.
-        limit: the value of ``--limit``, if it was given.
+        limit: the value of ``--limit``; None: it was not given.
         settings: the values of ``--set``.
     """
     arguments = ["sts-dino", command, hide_folders(recipe.as_posix())]
@@ -168,9 +177,10 @@ def format_command(command: str, recipe: Path, limit: int | None, settings: list
 def describe_clone(root: Path) -> dict[str, str]:
     """Return ``commit`` and, where its origin is public, ``url`` of the git clone in ``root``.
 
-    A commit with changes on top ends in ``-dirty``. The URL is of https, without user and password;
-    an origin with a port, or on a host that is not public (``find_public_host``), gives none. Empty
-    where ``root`` is not the top of a clone, e.g. site-packages in a repository.
+    A commit with changes on top ends in ``-dirty``. The URL is of https, without user and password.
+    It is left out for an origin with a port, or on a host that is not public
+    (``find_public_host``). Returns {} where ``root`` is not the top of a clone, e.g. site-packages
+    in a repository, and where git fails.
     """
     if Path(run_git(root, "rev-parse", "--show-toplevel")) != root.resolve():
         return {}
@@ -186,9 +196,9 @@ def describe_clone(root: Path) -> dict[str, str]:
 
 
 def run_git(root: Path, *arguments: str) -> str:
-    """Return the output of git in a folder, without line breaks around it.
+    """Return the output of git in the folder ``root``, without line breaks around it.
 
-    Empty where git fails, takes more than 10 seconds or is not installed.
+    "" where git fails, takes more than 10 seconds or is not installed.
     """
     command = ["git", "-C", str(root), *arguments]
     try:
@@ -204,7 +214,7 @@ def _get_note_path(directory: Path) -> Path:
 
 
 def store_input_paths(directory: Path, paths: Mapping[str, str]) -> None:
-    """Write the full paths of inputs that the run names by their last name alone.
+    """Write a note with the full path of each input that the run names by its last name alone.
 
     The note lies beside the run directory; without such inputs it is removed. ``paths``: recipe key
     → local path (``Strict.collect_local_paths``).
@@ -222,8 +232,9 @@ def store_input_paths(directory: Path, paths: Mapping[str, str]) -> None:
 def read_path_settings(directory: Path) -> list[str]:
     """Return ``KEY=PATH`` settings that put the full paths of inputs back into a run's recipe.
 
-    ``store_input_paths`` wrote the paths beside ``directory``. The list is empty when that file is
-    missing or damaged. Raises InputError for a pipe, a socket or a device.
+    ``store_input_paths`` wrote the note of paths beside ``directory``. The list is empty when the
+    note is missing or damaged. Raises InputError for a note that is a pipe, a socket or a device;
+    OSError for one that cannot be opened.
     """
     try:
         text = require_regular_file(_get_note_path(directory)).read_text(encoding="utf-8")
@@ -238,9 +249,10 @@ def read_path_settings(directory: Path) -> list[str]:
 def require_inputs(recipe_path: Path, paths: Mapping[str, str]) -> None:
     """Raise InputError for a local path of a recipe that does not exist.
 
-    The error for a run's recipe.yaml names the input's checksums from the manifest beside it; a
-    path without checksums there passes. The error for any other recipe names the folders that were
-    searched; absolute paths pass, because the stage checks them.
+    For the recipe.yaml of a run, the error names the input's checksums from the manifest beside it;
+    a path without checksums there passes. For any other recipe, the error names the folders that
+    were searched; an absolute path passes, because the stage checks it. Raises InputError, too, for
+    a damaged manifest.
 
     Args:
         recipe_path: the recipe file.
@@ -257,7 +269,7 @@ def require_inputs(recipe_path: Path, paths: Mapping[str, str]) -> None:
 
 
 def _refuse_missing_input(recipe_path: Path, key: str, path: str) -> NoReturn:
-    """Raise InputError that names the folders in which an input was searched."""
+    """Raise InputError that names the folders in which the path of ``key`` was searched."""
     folder = recipe_path.parent.resolve()
     hint = f"looked beside the recipe, in {folder}"
     if folder != Path.cwd():
@@ -268,7 +280,10 @@ def _refuse_missing_input(recipe_path: Path, key: str, path: str) -> NoReturn:
 
 
 def _refuse_unpublished_input(recipe_path: Path, manifest: Manifest, key: str, path: str) -> None:
-    """Raise InputError that names the checksums of an input; without checksums, do nothing."""
+    """Raise InputError with the checksums in ``manifest`` of the files that ``path`` stands for.
+
+    Do nothing when the manifest has no such checksums. ``key``: the recipe's key of ``path``.
+    """
     files = [
         f"{name} with SHA-256 {digest}"
         for name, digest in manifest.inputs.items()
@@ -287,6 +302,9 @@ def _refuse_unpublished_input(recipe_path: Path, manifest: Manifest, key: str, p
 
 
 def is_input_of(name: str, path: str) -> bool:
-    """Whether a manifest's input ``name`` is of a recipe's ``path``: a file, base or dataset."""
+    """Return whether a manifest's input ``name`` was read from ``path`` of a recipe.
+
+    The input is the path itself or a file in it, or a base, a guide, a dataset or a vocabulary.
+    """
     prefixes = (f"{path}/", f"dataset:{path}:", f"vocabulary:{path}:")
     return name in (path, f"base:{path}", f"guide:{path}") or name.startswith(prefixes)

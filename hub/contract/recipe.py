@@ -77,7 +77,7 @@ def refuse_value(message: str, when: Callable[[Any], object]) -> AfterValidator:
 
 
 def _check_encoding(encoding: str) -> str:
-    """Return ``encoding``. Raises ValueError unless Python encodes texts by that name."""
+    """Return ``encoding``. Raises ValueError unless Python can encode text by that name."""
     try:
         "a".encode(encoding)
     except (LookupError, ValueError) as error:
@@ -145,7 +145,10 @@ class Strict(BaseModel):
 
     @model_validator(mode="after")
     def _check_rules(self) -> Self:
-        """Raise ValueError with the first message of the rules; later rules may rely on earlier."""
+        """Raise ValueError with the first message of the rules; return the section without any.
+
+        A rule may rely on what the rules before it have checked.
+        """
         for rule in self.rules:
             for message in rule(self):
                 raise ValueError(message)
@@ -188,9 +191,10 @@ class Strict(BaseModel):
         return {key: hide_value(key, value) for key, value in values.items()}
 
     def collect_local_paths(self, prefix: str = "") -> dict[str, str]:
-        """Map recipe keys, e.g. ``source.path``, to the local paths of the section.
+        """Map recipe keys, e.g. ``source.path``, to the local paths of this section and its parts.
 
-        A path inside a Hub repository is not local. ``prefix``: the section's own key with a dot.
+        A path inside a Hub repository is not local. ``prefix``: the section's own key with a dot;
+        empty for a whole recipe.
         """
         paths = dict[str, str]()
         for name in type(self).model_fields:
@@ -217,9 +221,9 @@ UNUSED_ENCODING = refuse(
 
 
 def _find_unused_parts(origin: Any) -> Iterator[str]:
-    """Yield a message for ``config`` or ``splits`` in a section that reads no Hub dataset.
+    """Yield a message for each of ``config`` and ``splits`` in a section that reads no Hub dataset.
 
-    ``origin``: a section with ``kind`` and ``path``, e.g. ``Source``.
+    ``origin``: a section of type ``Source`` or ``Examples``.
     """
     if origin.kind == "hub" and origin.path is None:
         return
@@ -398,9 +402,9 @@ class Server(Strict):
 def parse_quantization(texts: Mapping[str, str] | None) -> dict[str, Any]:
     """Parse the texts of quantization arguments (true, 4, nf4) as YAML.
 
-    Returns argument → number, truth value, date, text, None, or a list or mapping without nested
-    ones; {} for None. Raises yaml.YAMLError for deeper or longer values and for text that is not
-    YAML.
+    Returns argument → value, and {} for None. A value is a number, truth value, date, text, None,
+    or a list or mapping of at most two levels. Raises yaml.YAMLError for a text that is not YAML,
+    for more levels, for more than 1,000 keys and values and for more than 10,000 bytes.
     """
     return {
         key: load_yaml(text, max_bytes=10_000, max_depth=2, max_nodes=1_000)
@@ -409,7 +413,7 @@ def parse_quantization(texts: Mapping[str, str] | None) -> dict[str, Any]:
 
 
 def _check_quantization(texts: dict[str, str]) -> dict[str, str]:
-    """Return argument → text unchanged. Raises ValueError that names an argument of bad YAML."""
+    """Return ``texts`` unchanged: argument → YAML. Raises ValueError naming one with bad YAML."""
     for key, text in texts.items():
         try:
             parse_quantization({key: text})
@@ -557,10 +561,10 @@ class Label(Strict):
 
     @property
     def plain_prompt(self) -> str | None:
-        """The instruction without task and source sentence, e.g. ``Sentence 2: "``.
+        """The end of the instruction without task and source sentence, e.g. ``Sentence 2: "``.
 
-        This is the part of the instruction after ``<X1>`` and after the last line break, quotation
-        mark or sentence end. None when that part has no word.
+        It begins behind ``<X1>``, and there behind the last line break, ``"``, ``.``, ``!`` or
+        ``?`` before the opening quotation mark. None when this part has no word.
         """
         after_sentence = self.instruction.partition(X1)[2].removesuffix(QUOTE)
         last_piece = re.split(r'[\n".!?]', after_sentence)[-1].lstrip()
@@ -632,9 +636,9 @@ class Postprocess(Strict):
     near_copy: Annotated[Share | None, OPTION] = None
 
     def smooth_score(self, score: float) -> float:
-        """Return a label's score as rows have it: (1 - ε)·y + ε/2.
+        """Return the smoothed score of a label, as rows have it: (1 - ε)·y + ε/2.
 
-        With ε = 0.2: 0 → 0.1, 0.5 → 0.5, 1 → 0.9.
+        y is ``score``, and ε is ``smoothing``. With ε = 0.2: 0 → 0.1, 0.5 → 0.5, 1 → 0.9.
         """
         return (1 - self.smoothing) * score + self.smoothing / 2
 
@@ -676,7 +680,7 @@ class Examples(Strict):
     license: Annotated[str, CARD_ONLY]
 
     def _find_unused_columns(self) -> Iterator[str]:
-        """Yield a message for keys of columns where the columns have fixed names."""
+        """Yield a message for each key that names columns, for kinds with fixed column names."""
         if self.kind in ("file", "hub"):
             return
         for key in ("labels", "texts", "scores", "premise", "hypothesis", "label"):
@@ -732,9 +736,9 @@ class Examples(Strict):
 
     @property
     def names(self) -> dict[str, str]:
-        """Label of the recipe → its value or column in the dataset; with ``scores`` its own name.
+        """Label of the recipe → its name in the dataset: value of the label column, or column.
 
-        A label that is missing here has its own name in the dataset, too.
+        With ``scores``, and for a label without an entry, the name is the recipe's label itself.
         """
         return self.labels or self.texts or {label: label for label in self.scores}
 
@@ -804,10 +808,10 @@ class Verification(Strict):
 class Selection(Strict):
     """The choice among several texts of a label by an encoder's cosine to the source sentence.
 
-    The label of the highest score keeps the text with the highest cosine, that of the lowest score
-    the one with the lowest. A label between them keeps the text nearest to the cosine between
-    theirs (``sts_dino.generation.rows.selection``). The cosines are a column of the configs ``raw``
-    and ``rejected``.
+    The label of the highest score keeps the texts with the highest cosines, and the label of the
+    lowest score the texts with the lowest. Any other label keeps the texts nearest to a cosine in
+    between, by its score (``sts_dino.generation.rows.selection``). The cosines are a column of the
+    configs ``raw`` and ``rejected``.
     """
 
     # usable texts that are generated for each one wanted
@@ -866,7 +870,7 @@ def format_config_name(base: str, shots: int | None) -> str:
 
 
 def _format_choices(name: str, allowed: Sequence[str]) -> str:
-    """Return the allowed names, and the one most like ``name``, as the end of a message."""
+    """Return the end of a message: the allowed names, and a suggestion if ``name`` is like one."""
     choices = f"allowed: {', '.join(allowed)}"
     suggestion = suggest_choice(name, allowed)
     return f"{choices}; {suggestion}" if suggestion else choices
@@ -908,7 +912,11 @@ class DatasetRecipe(Strict):
         return name
 
     def _find_label_problems(self) -> Iterator[str]:
-        """Yield a message for each problem of the labels: names, unused settings, debiasing."""
+        """Yield a message for each problem of the labels.
+
+        Their problems are names, counter-labels, keys without effect, labels that the schema lacks
+        or needs, and self-debiasing or guidance that cannot be done.
+        """
         names = [label.name for label in self.labels]
         if len(set(names)) != len(names):
             yield f"labels: two labels share a name: {names}"
@@ -941,7 +949,10 @@ class DatasetRecipe(Strict):
                 )
 
     def _find_debiasing_problems(self, label: Label) -> Iterator[str]:
-        """Yield a message for counter-labels or guidance that backend or prompt cannot serve."""
+        """Yield a message for counter-labels or guidance that the backend cannot do.
+
+        Yield a message, too, for guidance where the instruction has no ``plain_prompt``.
+        """
         is_guided = self.get_decoding(label).guidance > 0
         guidance_key = "decoding.guidance"
         if label.guidance is not None:
@@ -962,7 +973,10 @@ class DatasetRecipe(Strict):
             )
 
     def _find_example_problems(self) -> Iterator[str]:
-        """Yield a message for labels without examples, and for examples of unknown labels."""
+        """Yield a message for each label without few-shot examples, and for each unknown label.
+
+        Examples of the kinds ``hand`` and ``own`` pass: the recipe does not map their labels.
+        """
         examples = self.few_shot.examples if self.few_shot else None
         if examples is None or examples.kind not in ("file", "hub"):
             return
@@ -977,7 +991,10 @@ class DatasetRecipe(Strict):
                 yield f"{key}: unknown label {name!r}; {_format_choices(name, names)}"
 
     def _find_contrast_problems(self) -> Iterator[str]:
-        """Yield a message for keys of ``model.server.contrast`` that do not fit the labels."""
+        """Yield a message unless ``model.server.contrast`` has a key for each label with texts.
+
+        Yield it, too, for fewer than two such labels.
+        """
         contrast = self.model.server.contrast if self.model.server else None
         if contrast is None:
             return
@@ -1111,7 +1128,7 @@ class DatasetRecipe(Strict):
 
     @property
     def deciding_keys(self) -> set[str]:
-        """The deciding keys of any section, and ``language`` where other languages are rejected."""
+        """Those of ``Strict``, and ``language`` where texts in another language are rejected."""
         if "wrong_language" in self.postprocess.reject:
             return super().deciding_keys | {"language"}
         return super().deciding_keys
@@ -1127,19 +1144,20 @@ class DatasetRecipe(Strict):
         return tuple(label for label in self.written_labels if self.get_decoding(label).guidance)
 
     def get_decoding(self, label: Label) -> Decoding:
-        """Return the decoding of a label's texts: ``decoding`` with ``LABEL_DECODING_KEYS`` of it.
+        """Return the decoding of a label's texts.
 
-        ``samples`` is 0 for a label without generated texts.
+        It is the recipe's ``decoding``, where the label's own ``LABEL_DECODING_KEYS`` replace the
+        recipe's values. ``samples`` is 0 for a label without generated texts.
         """
         settings = {key: getattr(label, key) for key in LABEL_DECODING_KEYS}
         changes = {key: value for key, value in settings.items() if value is not None}
         return self.decoding.model_copy(update=changes)
 
     def count_texts_asked(self, label: Label) -> int:
-        """Count the usable texts that a label asks of the model for a source sentence and variant.
+        """Return the number of usable texts of a label per source sentence and prompt variant.
 
-        With ``verification.best_of`` above 1 or ``selection`` these are more than the ``samples``
-        that become rows.
+        With ``verification.best_of`` above 1 or ``selection`` it is larger than ``samples``, the
+        number of texts that become rows. 0 for a label without generated texts.
         """
         best_of = self.verification.best_of if self.verification else 1
         if self.selection is not None:
@@ -1148,7 +1166,7 @@ class DatasetRecipe(Strict):
 
     @property
     def most_texts_asked(self) -> int:
-        """The most usable texts that a label asks of the model (``count_texts_asked``)."""
+        """The largest ``count_texts_asked`` of all labels with generated texts."""
         return max(self.count_texts_asked(label) for label in self.written_labels)
 
     @property
@@ -1158,7 +1176,7 @@ class DatasetRecipe(Strict):
 
     @property
     def texts_per_source_sentence(self) -> int:
-        """The usable texts that all labels together ask for a source sentence and variant."""
+        """The number of usable texts of all labels for a source sentence and variant."""
         return sum(self.count_texts_asked(label) for label in self.written_labels)
 
     @property
@@ -1175,9 +1193,9 @@ class DatasetRecipe(Strict):
     def variants(self) -> tuple[Variant, ...]:
         """The prompt variants that every source sentence gets.
 
-        With ``few_shot.rotate`` there is one for each shot count, because each source sentence has
-        an example set of its own. Its ``example_set`` 0 then is only a placeholder: the rows of the
-        sentence name theirs. Otherwise these are ``row_variants``.
+        They are ``row_variants``, except with ``few_shot.rotate``. Then there is one variant for
+        each shot count, because each source sentence has an example set of its own. The variant's
+        ``example_set`` 0 is a placeholder: each row names the set of its source sentence.
         """
         if self.few_shot and self.few_shot.rotate:
             return tuple(Variant(shots, 0) for shots in self.few_shot.shots)
@@ -1185,9 +1203,9 @@ class DatasetRecipe(Strict):
 
     @property
     def row_variants(self) -> tuple[Variant, ...]:
-        """The prompt variants of rows: one, or one for each shot count and example set.
+        """The prompt variants of rows: one for each shot count and example set, in this order.
 
-        The shot count 0 has no examples, and so a single variant.
+        Without few-shot examples there is one variant; for the shot count 0, too.
         """
         if self.few_shot is None:
             return (Variant(None, 0),)
@@ -1215,11 +1233,11 @@ class DatasetRecipe(Strict):
 def get_verified_columns(base: str, recipe: DatasetRecipe) -> dict[str, ColumnType]:
     """Return the columns that ``verification`` and ``selection`` add to the config ``base``.
 
-    ``cosine``: of the text to its source sentence, by the encoder of ``selection``; null for a text
-    that was rejected before.
-    ``log_likelihoods``: label → log p(text | label's prompt) in nats, over all tokens of the text
-    and the end token. ``label_probability``: the softmax of these log-likelihoods at the label of
-    the instruction; null for a sampled negative.
+    {} where they add none. ``cosine``: of the text to its source sentence, by the encoder of
+    ``selection``; null for a text that was rejected before. ``log_likelihoods``: label → log p(text
+    | label's prompt) in nats, summed over the tokens of the text and the end token.
+    ``label_probability``: the softmax of these log-likelihoods at the label of the instruction;
+    null for a sampled negative.
     """
     if base == "sources":
         return {}
@@ -1247,7 +1265,10 @@ def get_finished_schema(config: str, recipe: DatasetRecipe) -> RowSchema:
 
 
 def get_config_columns(config: str, recipe: DatasetRecipe) -> dict[str, ColumnType]:
-    """Return the columns of a Hub config: ``raw``, ``rejected``, ``sources`` or a finished one."""
+    """Return the columns of a Hub config in order: ``raw``, ``rejected``, ``sources`` or finished.
+
+    Raises KeyError for a config that the recipe's schema lacks.
+    """
     base = get_base_config(config)
     if base in rows.UNFINISHED:
         columns = dict(rows.UNFINISHED[base])
@@ -1439,10 +1460,11 @@ class Spans(Strict):
 
     @property
     def needed_units(self) -> int:
-        """The units of the shortest document in which all anchors and positives always fit.
+        """The length of the shortest document in which all anchors and positives always fit.
 
-        ``blocks``: each anchor takes its block and leaves a neighbour unused. ``apart``: an anchor
-        has one ``max_length``, and two of them lie between two anchors.
+        It is a number of words or tokens (``unit``). ``blocks``: each anchor takes its block and
+        leaves a neighbour unused. ``apart``: each anchor takes ``max_length`` units, and twice as
+        many lie between two anchors.
         """
         blocks = 2 * self.anchors if self.anchor_placement == "blocks" else 3 * self.anchors - 2
         # With 2 * min_length units beside an anchor, one of its sides has room for a positive. An
@@ -1630,7 +1652,7 @@ class SlantedTriangular(Strict):
     """The learning-rate schedule of Howard and Ruder 2018, equation 3.
 
     The rate rises from rate / ``ratio`` to rate over the first ``cut_fraction`` of the steps, and
-    falls back over the others.
+    falls back over the remaining steps.
     """
 
     cut_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.1

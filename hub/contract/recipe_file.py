@@ -65,16 +65,21 @@ class _TextLoader(Guard, yaml.SafeLoader):
 
 
 def load_recipe(path: Path, model: type[Recipe], overrides: list[str] | None = None) -> Recipe:
-    """Read, override and check a recipe.
+    """Read, override and check a recipe, and return it.
 
     A relative path in the file is looked up beside the file, then in the current folder. A relative
-    path in an override is looked up in the current folder. Raises InputError that names
-    ``file:key``, the value and the allowed values.
+    path in an override is looked up in the current folder.
 
     Args:
         path: the recipe file.
         model: the kind of recipe that is expected.
-        overrides: ``KEY=VALUE`` or ``@FILE``, as ``apply_overrides`` takes them.
+        overrides: ``KEY=VALUE`` or ``@FILE``, as ``apply_overrides`` takes them; None: none.
+
+    Raises:
+        InputError: the file is missing or no recipe, or an override cannot be applied, or a value
+            is refused. The error then names ``file:key``, the value, and the allowed values or what
+            is wrong with it.
+        OSError: the file cannot be read.
     """
     tree = resolve_local_paths(read_yaml(path), path.parent)
     tree = apply_overrides(tree, overrides or [])
@@ -84,14 +89,16 @@ def load_recipe(path: Path, model: type[Recipe], overrides: list[str] | None = N
 
 
 def read_yaml(path: Path, depth: int = 0) -> dict[str, Any]:
-    """Return the mapping in a YAML file, all scalars but null as text, with what it extends.
+    """Return the mapping in a YAML file, all scalars but null as text.
 
-    The file's values are merged onto those of the recipe that it extends. ``depth``: the number of
-    recipes that extend this one, each another. Raises InputError naming the file, and the line of
-    bad YAML.
+    With ``extends``, the file's values are merged onto those of the recipe that it extends.
+    ``depth``: the number of recipes between this one and the first that is read. Raises InputError
+    naming the file, and the line of bad YAML; InputError when more than ``_MAX_EXTENDED`` recipes
+    extend each other; OSError when a file cannot be read.
     """
     tree = _read_mapping(path)
-    is_published = path.name == RECIPE  # a published recipe is whole and extends none
+    # A published recipe is whole; in it ``extends`` stays, and is refused as an unknown key.
+    is_published = path.name == RECIPE
     if EXTENDS not in tree or is_published:
         return tree
     name = tree.pop(EXTENDS)
@@ -111,9 +118,10 @@ def read_yaml(path: Path, depth: int = 0) -> dict[str, Any]:
 
 
 def _merge_sections(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Return ``base`` with ``changes`` merged key by key.
+    """Return a copy of ``base`` with ``changes`` merged key by key.
 
-    A section of another ``kind`` replaces the section of the base.
+    Sections are merged; a section of another ``kind`` replaces the section of the base. Any other
+    value of ``changes``, a list included, replaces that of the base.
     """
     merged = dict(base)
     for key, value in changes.items():
@@ -129,8 +137,9 @@ def _merge_sections(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, 
 def _read_mapping(path: Path) -> dict[str, Any]:
     """Read one YAML file, and no recipe that it extends.
 
-    Raises InputError naming the file, and the line of bad YAML, for a missing file and for another
-    content than a mapping of less than ``MAX_BYTES``.
+    Raises InputError naming the file, and the line of bad YAML, for a missing file, a folder, a
+    pipe, a socket, a file with another suffix than .yaml, .yml and .json, and for other content
+    than a mapping in UTF-8 of at most ``MAX_BYTES``. Raises OSError for a file without permission.
     """
     if path.suffix.lower() not in ("", ".yaml", ".yml", ".json") and path.is_file():
         raise InputError(
@@ -179,8 +188,9 @@ def _parse_yaml(text: str) -> Any:
 def apply_overrides(tree: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     """Return a copy of ``tree`` with overrides applied in order.
 
-    An override is ``a.b=c`` (list items by index) or ``@FILE`` (``_replace_hub_sections``). Raises
-    InputError for an override of another form, and for a key that leads nowhere.
+    An override is ``a.b=c`` (list items by index from 0) or ``@FILE`` (``_replace_hub_sections``).
+    Raises InputError for an override of another form, for a key that leads nowhere, and for a file
+    that cannot be used.
     """
     # Uses of one YAML alias are one object; as JSON they become several, to be changed one by one.
     tree = json.loads(json.dumps(tree))
@@ -195,7 +205,8 @@ def apply_overrides(tree: dict[str, Any], overrides: list[str]) -> dict[str, Any
 def _apply_setting(tree: dict[str, Any], setting: str) -> None:
     """Apply one setting ``a.b=c`` to ``tree`` in place; missing sections are made.
 
-    Raises InputError for another form, and for a key below a value or beyond the end of a list.
+    Raises InputError for another form, for a value that is not YAML, and for a key below a value or
+    beyond the end of a list.
     """
     path, equals, text = setting.partition("=")
     keys = path.split(".")
@@ -224,7 +235,7 @@ def _apply_setting(tree: dict[str, Any], setting: str) -> None:
 
 
 def _list_sections(tree: Any) -> list[dict[str, Any]]:
-    """List every mapping in a tree, in any order; a library's arguments are left out."""
+    """List every mapping in a tree but those of library arguments, in no particular order."""
     sections: list[dict[str, Any]] = []
     pending = [tree]
     while pending:
@@ -238,7 +249,10 @@ def _list_sections(tree: Any) -> list[dict[str, Any]]:
 
 
 def resolve_local_paths(tree: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Make the local paths of ``tree`` that exist in ``folder`` absolute, in place; return it."""
+    """Make the local paths of ``tree`` that exist in ``folder`` absolute, in place.
+
+    Returns ``tree``. Paths inside a Hub repository are not local.
+    """
     for section in _list_sections(tree):
         path = section.get(PATH_KEY)
         if not isinstance(path, str) or not path or section.get("repo_id") is not None:
@@ -249,9 +263,10 @@ def resolve_local_paths(tree: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _locate_downloaded_models(tree: dict[str, Any]) -> None:
-    """Replace each path ``artifacts/lm/NAME`` of ``tree`` that is not here by the model's folder.
+    """Replace each absent path ``artifacts/lm/NAME`` of ``tree``, in place, by the model's folder.
 
-    ``sts-dino lm`` downloads to a folder of the user; earlier versions used artifacts/lm.
+    ``sts-dino lm`` downloads to a folder of the user; earlier versions used artifacts/lm. The path
+    of a model that is not downloaded stays.
     """
     for section in _list_sections(tree):
         path = section.get(PATH_KEY)
@@ -266,9 +281,9 @@ def _replace_hub_sections(tree: dict[str, Any], path: Path) -> None:
     """Replace Hub repositories in ``tree`` by local folders, in place, to run without a Hub.
 
     The file ``path`` maps a ``repo_id`` to keys of a section, e.g. ``google/gemma-3-270m: {path:
-    artifacts/lm/gemma-3-270m}``. A section with that repo_id loses its ``HUB_KEYS`` and gets these
-    keys, so the recipe names what was read. Raises InputError when the file holds anything else, or
-    no repository of this recipe.
+    artifacts/lm/gemma-3-270m}``. A section with that repo_id loses its ``HUB_KEYS`` and gets the
+    mapped keys, so the recipe names what was read. Raises InputError when the file cannot be read,
+    holds anything else, or names no repository of this recipe.
     """
     replacements = read_yaml(path)
     for name, keys in replacements.items():
@@ -293,7 +308,8 @@ def _replace_hub_sections(tree: dict[str, Any], path: Path) -> None:
 def _require_kind(path: Path, model: type[Recipe], tree: dict[str, Any]) -> None:
     """Raise InputError for a recipe of another ``kind``, naming the command that takes it.
 
-    A recipe without ``kind`` passes here.
+    A recipe without ``kind`` passes here: ``validate_recipe`` refuses it. ``path``: the recipe file
+    of ``tree``. ``model``: the kind of recipe that is expected.
     """
     kind = model.__name__.removesuffix("Recipe").lower()
     if tree.get("kind") in (None, kind):
@@ -315,8 +331,8 @@ def _require_kind(path: Path, model: type[Recipe], tree: dict[str, Any]) -> None
 def validate_recipe(path: Path, model: type[Recipe], tree: dict[str, Any]) -> Recipe:
     """Make the recipe of the kind ``model`` from ``tree``.
 
-    Raises InputError for the first problem: ``path:key``, the value, and the allowed values or
-    what is wrong with it.
+    Raises InputError for one problem, an unknown key first: it names ``path:key``, the value, and
+    the allowed values or what is wrong with it.
     """
     try:
         return model.model_validate(tree)
@@ -347,9 +363,9 @@ def _quote_value(value: Any) -> str:
 
 
 def _list_valid_keys(model: type[BaseModel], keys: list[str]) -> list[str]:
-    """List the valid keys of the section that ``keys`` lead to.
+    """List the valid keys of the section of ``model`` that ``keys`` lead to.
 
-    A number among the keys is the position in a list of sections.
+    A number among the keys is the index in a list of sections.
     """
     for key in keys:
         if key.isdigit():
@@ -372,7 +388,7 @@ def format_recipe(recipe: DatasetRecipe | ModelRecipe) -> str:
 
 
 def get_deciding_values(recipe: DatasetRecipe | ModelRecipe) -> dict[str, Any]:
-    """Return the published values of the keys that decide rows or weights, as a tree."""
+    """Return the published values of the keys that decide rows or weights, as a tree of JSON."""
     tree = recipe.model_dump(mode="json", context=DECIDING)
     # Three keys were renamed; fingerprints keep their first names, so that older runs stay valid.
     if isinstance(recipe, DatasetRecipe):
@@ -399,7 +415,10 @@ def begin_run(
     inputs: dict[str, str],
     versions: dict[str, str],
 ) -> Manifest:
-    """Start or resume the run of a recipe, and return its manifest (``run_dir.begin``).
+    """Start or resume the run of a recipe, and return its manifest.
+
+    Raises InputError when the directory holds another run or cannot be resumed
+    (``run_dir.begin``).
 
     Args:
         directory: the run directory, locked by the caller.

@@ -44,13 +44,14 @@ class Frozen(BaseModel):
 def read_json(form: type[Form], path: Path, problem: str, hint: str) -> Form | None:
     """Read a JSON file as the model ``form``; None when the file is missing.
 
-    Raises InputError for any other content.
+    Raises InputError for any other content, and for a pipe, a socket or a device; OSError for a
+    file that cannot be opened.
 
     Args:
         form: the pydantic model.
         path: the file.
-        problem: the beginning of the error.
-        hint: the remedy of the error.
+        problem: the problem in the error; the first wrong key follows it.
+        hint: the remedy in the error.
     """
     try:
         return form.model_validate_json(require_regular_file(path).read_bytes())
@@ -83,7 +84,7 @@ class Limit(Frozen):
 class TaskScore(Frozen):
     """The score (x 100) of one task on one split, over ``n`` rows.
 
-    ``task``: dataset and protocol, e.g. ``sts12/mean``; ``protocol``: the same in words.
+    ``task``: dataset and protocol, e.g. ``sts12/mean``; ``protocol``: both in words.
     ``low``, ``high``: the 95 % bootstrap interval over the rows; None where the outcome of single
     rows is unknown (most MTEB tasks). ``family``: scores of one family may share a table; None in
     files from before there were families. ``data_sha256``: the hash of the rows; ``data_revision``:
@@ -115,7 +116,7 @@ class TaskScore(Frozen):
 
     @model_validator(mode="after")
     def _check_facts(self) -> Self:
-        """Require both ends of an interval or none, and a hash or revision of the data."""
+        """Raise ValueError for an interval with one end, and for data without hash and revision."""
         if (self.low is None) != (self.high is None):
             raise ValueError(f"{self.task}: an interval has both ends or none")
         if self.data_sha256 is None and self.data_revision is None:
@@ -187,14 +188,17 @@ class Results(Frozen):
         return next((score.limit for score in self.scores if score.limit is not None), None)
 
     def list_score_pairs(self) -> list[tuple[TaskScore | None, TaskScore]]:
-        """Return (before, after) for every task, in the order of ``scores``."""
+        """Return (score of the base, score of the encoder) for every task, in order of ``scores``.
+
+        The first is None for a task on which the base was not scored.
+        """
         base_scores = map_by_task(self.base_scores)
         return [(base_scores.get((score.task, score.split)), score) for score in self.scores]
 
     def to_pandas(self) -> "pandas.DataFrame":
         """Return a row for each task and split: score x 100, its interval, and rows scored.
 
-        The scores of the base and of the control are columns where they are known.
+        The columns ``base`` and ``control`` are there when a task has such a score; NaN elsewhere.
         """
         import pandas
 

@@ -1,10 +1,10 @@
-"""artifacts/<kind>/<name>: the run directory, which is the Hub repository byte for byte.
+"""The run directory artifacts/<kind>/<name>: its files are published byte for byte.
 
 The directory holds the resolved recipe, the files of the artefact and ``manifest.json``. A file is
 finished when the manifest names it with its SHA-256. The manifest is written after the files that
 it names, so a crash leaves at worst files without an entry. Timings, the lock and checkpoints are
-not published: they lie beside the directory. ``shards.LOADING_FILE`` alone lies in the directory
-and is not published.
+not published: they lie beside the directory. One file in the directory is not published:
+``shards.LOADING_FILE``.
 """
 
 import hashlib
@@ -59,9 +59,10 @@ class File:
     @field_validator("path", "config", "split")
     @classmethod
     def _check_inside(cls, value: str | None, info: ValidationInfo) -> str | None:
-        """Refuse a value that leads out of the run directory: a manifest may be untrusted.
+        """Return ``value``. Raises ValueError for one that leads out of the run directory.
 
-        A config and a split are one folder's name, and the beginning of a file's.
+        A manifest may be untrusted. A config is the name of a folder and a split the beginning of a
+        file's name, so neither may hold a separator.
         """
         path = PureWindowsPath(value or "")  # it takes / and \ as separators, and knows drives
         is_absolute = bool(path.drive or path.root)
@@ -93,7 +94,7 @@ class Manifest(BaseModel, frozen=True, extra="forbid"):
     files: tuple[File, ...] = ()
 
     def shards(self, config: str) -> list[File]:
-        """Return the data files of one config, in path order."""
+        """Return the data files of one config, in path order; [] for a config without any."""
         shards = [file for file in self.files if file.config == config]
         return sorted(shards, key=lambda file: file.path)
 
@@ -103,7 +104,10 @@ class Manifest(BaseModel, frozen=True, extra="forbid"):
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     def with_files(self, files: list[File], **changes: Any) -> "Manifest":
-        """Return a copy with ``files`` added or replaced, in path order, and other changes."""
+        """Return a copy with ``files`` added or replaced by path, all in path order.
+
+        ``changes``: new values of other keys of the manifest.
+        """
         merged = {file.path: file for file in (*self.files, *files)}
         ordered = tuple(merged[path] for path in sorted(merged))
         return self.model_copy(update={"files": ordered, **changes})
@@ -112,7 +116,8 @@ class Manifest(BaseModel, frozen=True, extra="forbid"):
 def describe_file(directory: Path, path: str, **data: Any) -> File:
     """Return the manifest entry of a file on disk.
 
-    ``path``: relative to ``directory``. ``data``: config, split and rows of a shard.
+    ``path``: relative to ``directory``. ``data``: config, split and rows of a shard. Raises OSError
+    for a missing file.
     """
     full_path = directory / path
     size = full_path.stat().st_size
@@ -122,7 +127,7 @@ def describe_file(directory: Path, path: str, **data: Any) -> File:
 def describe_content(path: str, content: bytes, **data: Any) -> File:
     """Return the manifest entry of a file with the bytes ``content``.
 
-    ``data``: config, split and rows of a shard.
+    ``path``: inside the run directory. ``data``: config, split and rows of a shard.
     """
     digest = hashlib.sha256(content).hexdigest()
     return File(path=path, bytes=len(content), sha256=digest, **data)
@@ -143,7 +148,7 @@ def read_manifest(directory: Path) -> Manifest | None:
     """Read the manifest of a run directory; None when the directory has no manifest.
 
     Raises InputError when ``directory`` is a file, and when the manifest is a pipe, a socket or a
-    device, or has another form.
+    device, or has another form; OSError when it cannot be read.
     """
     path = require_regular_file(directory / MANIFEST)
     try:
@@ -195,7 +200,7 @@ def require_complete(directory: Path) -> Manifest:
 
 
 def find_changed_files(directory: Path, manifest: Manifest) -> list[str]:
-    """Find the manifest's paths that are missing on disk or whose bytes differ."""
+    """Return the paths in the manifest whose file is missing on disk or has other bytes."""
     changed = []
     for file in manifest.files:
         path = directory / file.path
@@ -207,15 +212,16 @@ def find_changed_files(directory: Path, manifest: Manifest) -> list[str]:
 def begin(directory: Path, manifest: Manifest, recipe_yaml: str) -> Manifest:
     """Start or resume a run, and return its manifest. The caller holds ``lock_run``.
 
-    A manifest on disk with the same fingerprint is resumed. Damaged files lose their entries in the
-    result, so the run makes them again. A complete and intact run is returned whatever library
-    versions made it; any other resumes under its own versions only. When only keys changed that
-    decide no row, recipe and manifest are written anew (``rewrite_recipe``). Temporary files of a
-    killed process are removed.
+    A run on disk with the same fingerprint is resumed. Its missing and damaged files have no entry
+    in the returned manifest, so the run makes them again. A complete and intact run is returned
+    whatever library versions made it; any other run is resumed under its own versions only. When
+    only keys changed that decide no row, recipe and manifest are written anew
+    (``rewrite_recipe``). Temporary files of a killed process are removed.
 
-    Raises InputError when the directory holds a run of another recipe or of other inputs, an
-    unfinished or damaged run of other versions, or files without a manifest. A run that made
-    nothing yet is replaced: bad input stopped it, and the corrected recipe starts again.
+    A run of another fingerprint is replaced when it made nothing yet: bad input stopped it, and the
+    corrected recipe starts again. Raises InputError when such a run made something, when a run with
+    files to make was begun by other versions, for files without a manifest, and for a damaged
+    manifest.
 
     Args:
         directory: the run directory.
@@ -229,7 +235,7 @@ def begin(directory: Path, manifest: Manifest, recipe_yaml: str) -> Manifest:
     existing = read_manifest(directory)
     if existing is not None:
         if existing.fingerprint == manifest.fingerprint:
-            return _resume_run(directory, existing, manifest, recipe_yaml)
+            return _make_resumed_manifest(directory, existing, manifest, recipe_yaml)
         if has_work(directory, existing):
             raise _make_conflict_error(directory, existing, manifest, recipe_yaml)
     elif directory.exists() and any(directory.iterdir()):
@@ -244,16 +250,18 @@ def begin(directory: Path, manifest: Manifest, recipe_yaml: str) -> Manifest:
     return manifest
 
 
-def _resume_run(
+def _make_resumed_manifest(
     directory: Path, existing: Manifest, manifest: Manifest, recipe_yaml: str
 ) -> Manifest:
-    """Resume the run of the manifest ``existing``; damaged files lose their entries.
+    """Return the manifest ``existing`` without missing and damaged files, with the new recipe.
 
-    Raises InputError when files have to be made and library versions changed.
+    On disk the recipe and its version are replaced (``rewrite_recipe``). The entries of missing and
+    damaged files stay there until the next write. Raises InputError when the run is unfinished or
+    damaged and library versions changed. ``manifest``: of a new run, with its versions.
     """
     damaged = set(find_changed_files(directory, existing))
     if damaged or not existing.complete:
-        _require_versions(directory, existing, manifest)
+        _require_versions(directory, existing, manifest, damaged)
     resumed = rewrite_recipe(directory, existing, manifest.version, recipe_yaml)
     if not damaged:
         return resumed
@@ -270,7 +278,7 @@ def remove_empty_run(directory: Path) -> None:
 
 
 def get_base_inputs(manifest: Manifest | None) -> dict[str, str]:
-    """Return the input for the run whose rows this run extended, as name → SHA-256.
+    """Return name → SHA-256 of the input that stands for the run whose rows this run extended.
 
     {} for a run that extended none, and without a manifest.
     """
@@ -282,7 +290,11 @@ def get_base_inputs(manifest: Manifest | None) -> dict[str, str]:
 
 
 def has_work(directory: Path, manifest: Manifest) -> bool:
-    """Whether a run made anything: files in its directory, or work folders beside it."""
+    """Return whether a run made anything.
+
+    It did when it is complete, when its manifest names files, when its directory holds more than
+    manifest and recipe, and when a work folder (``UNFINISHED_SUFFIXES``) lies beside it.
+    """
     if manifest.complete or manifest.files:
         return True
     names = {path.name for path in directory.iterdir()}
@@ -295,11 +307,11 @@ def has_work(directory: Path, manifest: Manifest) -> bool:
 
 
 def rewrite_recipe(directory: Path, manifest: Manifest, version: str, recipe_yaml: str) -> Manifest:
-    """Replace the recipe of a run on disk by another recipe with the same fingerprint.
+    """Replace the recipe of a run on disk by one with the same fingerprint; return the manifest.
 
-    The two recipes differ in version or in keys that only a card shows. The run's card is stale
-    afterwards, and ``sts_dino.hub.client.publish`` refuses it. The caller holds ``lock_run``.
-    Returns the new manifest.
+    The two recipes may differ in version and in keys that only a card shows. After such a change
+    the run's card is stale, and ``sts_dino.hub.client.publish`` refuses it. The caller holds
+    ``lock_run``. ``version``: the version in ``recipe_yaml``.
     """
     rewritten = _with_recipe(manifest, version, recipe_yaml)
     if rewritten != manifest:
@@ -335,9 +347,10 @@ def has_current_recipe(directory: Path, manifest: Manifest) -> bool:
 def _make_conflict_error(
     directory: Path, existing: Manifest, manifest: Manifest, recipe_yaml: str
 ) -> InputError:
-    """Make the error for a run of another recipe or of other inputs.
+    """Make the error for a directory with the run ``existing`` of another recipe or other inputs.
 
-    The error names one changed input and up to three changed keys of the recipe.
+    The error names the first changed input and up to three changed keys of the recipe.
+    ``manifest``, ``recipe_yaml``: of the new run.
     """
     changes: list[str] = []
     for name in sorted(existing.inputs.keys() & manifest.inputs.keys()):
@@ -361,14 +374,18 @@ def _make_conflict_error(
 
 
 def describe_changed_keys(recipe: Any, new_recipe: Any) -> list[str]:
-    """List the keys of two recipes that differ: ``KEY VALUE there, VALUE now``."""
+    """List the keys whose values differ in two recipes' trees: ``KEY VALUE there, VALUE now``.
+
+    VALUE stands for the values in ``recipe`` and in ``new_recipe``.
+    """
     return [f"{key} {change}" for key, change in compare_values(recipe, new_recipe).items()]
 
 
 def compare_values(tree: Any, new_tree: Any) -> dict[str, str]:
     """Map each key whose values differ in two trees, joined by dots, to ``5 there, 10 now``.
 
-    A missing key counts as null. A tree that is no list or mapping has no keys.
+    The keys are those of lists (indices from 0) and mappings on all levels. A missing key counts as
+    null, which is written as ``unset``. A tree that is no list or mapping has no keys.
     """
     values = dict(_iter_leaves(tree))
     new_values = dict(_iter_leaves(new_tree))
@@ -383,7 +400,10 @@ def compare_values(tree: Any, new_tree: Any) -> dict[str, str]:
 
 
 def _iter_leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (keys joined by dots, value) of every value that is not a list or mapping."""
+    """Yield (keys joined by dots, value) of every value that is not a list or mapping.
+
+    ``path``: the keys above ``tree``, joined by dots.
+    """
     if isinstance(tree, list):
         tree = dict(enumerate(tree))
     if not isinstance(tree, dict):
@@ -398,10 +418,14 @@ def _format_value(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 
-def _require_versions(directory: Path, existing: Manifest, manifest: Manifest) -> None:
-    """Raise InputError when library versions changed since a run began that has files to make.
+def _require_versions(
+    directory: Path, existing: Manifest, manifest: Manifest, damaged: set[str]
+) -> None:
+    """Raise InputError when the library versions of ``existing`` and ``manifest`` differ.
 
-    Rows of two versions in one run could not be reproduced.
+    ``existing`` is the manifest of a run that has files to make, ``manifest`` that of a new run.
+    Rows of two versions in one run could not be reproduced. ``damaged``: the paths of the run's
+    missing and damaged files.
     """
     changes = []
     for name in sorted(existing.versions.keys() | manifest.versions.keys()):
@@ -410,9 +434,13 @@ def _require_versions(directory: Path, existing: Manifest, manifest: Manifest) -
         if old_version != new_version:
             changes.append(f"{name} {old_version}, now {new_version}")
     if changes:
+        state = "an unfinished run"
+        if existing.complete:
+            names = ", ".join(sorted(damaged)[:3])
+            state = f"a run with missing or damaged files, {len(damaged)} in all ({names}),"
         raise InputError(
             directory,
-            f"holds an unfinished run begun by other versions ({', '.join(changes)})",
+            f"holds {state} begun by other versions ({', '.join(changes)})",
             hint="go back to those versions to finish it, choose another --out, or remove the "
             "directory to start again",
         )
@@ -422,10 +450,11 @@ def _require_versions(directory: Path, existing: Manifest, manifest: Manifest) -
 def lock_run(directory: Path) -> Iterator[None]:
     """Keep other processes off the run directory while the block runs.
 
-    The lock is the file ``NAME.lock`` beside the directory. The file is removed at the end; a
-    killed process leaves the file behind, unlocked. Raises RunError when another process holds the
-    lock, InputError for a work folder that is a symbolic link, and OSError when the lock file
-    cannot be made.
+    The lock is the file ``NAME.lock`` beside the directory; the directory itself may be absent. The
+    file is removed at the end; a killed process leaves the file behind, unlocked.
+
+    Raises RunError when another process holds the lock, InputError for a work folder that is a
+    symbolic link, and OSError when the lock file cannot be made.
     """
     for suffix in UNFINISHED_SUFFIXES:
         work_folder = directory.parent / f"{directory.name}.{suffix}"

@@ -164,13 +164,13 @@ SCHEMAS = {
 
 
 def make_text_schema(label_names: Sequence[str]) -> RowSchema:
-    """Return the row schema of single labelled texts: ``text, label``."""
+    """Return the row schema of single labelled texts: ``text``, and ``label`` as a class."""
     columns: dict[str, ColumnType] = {"text": "string", "label": tuple(label_names)}
     return RowSchema("text", columns, PROVENANCE)
 
 
 def build_features(columns: Mapping[str, ColumnType]) -> "datasets.Features":
-    """Build the features of ``datasets`` for columns."""
+    """Build the features of ``datasets`` for columns, in their order."""
     from datasets import ClassLabel, Features, Value
 
     features: dict[str, Any] = {}
@@ -195,7 +195,7 @@ def is_finished(config: str) -> bool:
 
 
 def is_same_schema(schema: "pa.Schema", expected: "pa.Schema") -> bool:
-    """Whether two schemas have the same columns in the same order, with types and class names."""
+    """Return whether two schemas have equal columns: names, order, types and class names."""
     from datasets import Features
 
     if not schema.equals(expected):

@@ -62,8 +62,9 @@ def write_loading_file(directory: Path, manifest: "Manifest", config_names: Sequ
 def describe_configs(manifest: "Manifest", config_names: Sequence[str]) -> list[dict[str, Any]]:
     """Describe the configs that have rows, in the form that ``datasets`` reads from a card.
 
-    A split with empty shards lists the paths of its other shards instead of a pattern, because
-    datasets 5.2 cannot read a parquet file without rows.
+    Each config has its name and the files of its splits; one has ``default: True``
+    (``choose_default_config``). A split with empty shards lists the paths of its shards with rows
+    instead of a pattern, because datasets 5.2 cannot read a parquet file without rows.
 
     Args:
         manifest: names the shards.
@@ -90,9 +91,9 @@ def describe_configs(manifest: "Manifest", config_names: Sequence[str]) -> list[
 
 
 def choose_default_config(existing: Sequence[str], config_names: Sequence[str]) -> str | None:
-    """Choose the default config: the recipe's first, or until that has rows, the first raw one.
+    """Choose the default config: the recipe's first or, until that has rows, the first raw one.
 
-    Without a raw config the first of ``existing`` is chosen; None when ``existing`` is empty.
+    Where neither has rows, the first of ``existing`` is chosen; None when ``existing`` is empty.
 
     Args:
         existing: the configs that have rows, in the recipe's order.
@@ -121,7 +122,7 @@ def write_shard(path: Path, rows: Sequence[dict[str, Any]], features: "Features"
 
 
 def encode_shard(rows: Sequence[dict[str, Any]], features: "Features") -> bytes:
-    """Encode rows as the content of one zstd parquet file."""
+    """Return rows as the content of one zstd parquet file; ``features`` gives the columns."""
     table = pa.Table.from_pylist(list(rows), schema=features.arrow_schema)
     content = io.BytesIO()
     with pq.ParquetWriter(content, table.schema, compression="zstd") as writer:
@@ -150,7 +151,7 @@ def read_shard(shard: Path | bytes, columns: Sequence[str] | None = None) -> lis
     """Read the rows of a shard, in order.
 
     Raises InputError when the shard is damaged, OSError when it cannot be opened. ``shard``: a
-    path, or the file's bytes. ``columns``: the columns to read; None reads all.
+    path, or the file's bytes. ``columns``: the names of the columns to read; None reads all.
     """
     return read_table(shard, columns).to_pylist()
 
@@ -172,7 +173,8 @@ def iter_shard_tables(
 ) -> Iterator[pa.Table]:
     """Yield a shard as tables of at most ``rows`` rows, in order.
 
-    Raises InputError when the shard is damaged, OSError when it cannot be opened.
+    ``columns``: the names of the columns to read; None reads all. Raises InputError when the shard
+    is damaged, OSError when it cannot be opened.
     """
     with convert_reader_errors(shard, RERUN_HINT), pq.ParquetFile(shard) as file:
         for batch in file.iter_batches(rows, columns=None if columns is None else list(columns)):
@@ -180,9 +182,9 @@ def iter_shard_tables(
 
 
 def read_parquet_schema(path: Path) -> pa.Schema:
-    """Read the columns of a parquet file, without its rows.
+    """Read the names and types of a parquet file's columns, without its rows.
 
-    Raises InputError when the file is damaged.
+    Raises InputError when the file is damaged, OSError when it cannot be opened.
     """
     with convert_reader_errors(path, RERUN_HINT):
         return pq.read_schema(path)
@@ -209,7 +211,7 @@ class Parts:
         split: the name of the split.
         features: the columns of the rows.
         rows_per_file: rows after which a new file begins; None writes one file.
-        first: number of the first file, where earlier files exist.
+        first: index of the first file, from 0: the number of earlier files of the config and split.
     """
 
     def __init__(
@@ -240,7 +242,8 @@ class Parts:
     def finish(self) -> list[tuple[str, int]]:
         """Write the waiting rows, rename the files and return (path, rows) of each file.
 
-        Paths are inside the repository. Without rows the list is empty.
+        Paths are relative to the run directory, as ``format_shard_path`` makes them. The list is
+        empty when no rows were added.
         """
         if self._waiting:
             self._write_group()
@@ -262,9 +265,9 @@ class Parts:
             file.path.unlink(missing_ok=True)
 
     def _write_group(self) -> None:
-        """Write one row group of waiting rows to the open file, or to a new file.
+        """Write up to ``ROW_GROUP_ROWS`` waiting rows to the open file, or to a new file.
 
-        A file of ``rows_per_file`` rows is then closed.
+        The file is closed once it has ``rows_per_file`` rows or more.
         """
         group = pa.Table.from_pylist(self._waiting[:ROW_GROUP_ROWS], schema=self._schema)
         self._waiting = self._waiting[ROW_GROUP_ROWS:]
@@ -305,7 +308,7 @@ _READER_ERRORS = (
 
 
 def list_reader_errors(*more: type[Exception]) -> tuple[type[Exception], ...]:
-    """List the exceptions that readers raise over damaged bytes, and ``more``.
+    """List the exceptions that readers raise over damaged bytes, and those of ``more``.
 
     The exceptions of ``datasets`` are added when the library is already imported.
     """
@@ -319,9 +322,9 @@ def list_reader_errors(*more: type[Exception]) -> tuple[type[Exception], ...]:
 def convert_reader_errors(place: object, hint: str | None = RESTORE_HINT) -> Iterator[None]:
     """Convert the errors of parquet, CSV and JSON readers over damaged bytes to InputError.
 
-    Errors of a Hub, a disk or memory, and the project's own, pass unchanged. Where a reader's error
-    has such a cause, the cause is raised. ``place``: the data that the error names. ``hint``: the
-    remedy of the error.
+    Errors of a Hub, a disk or memory, and the project's own, pass unchanged. A reader's error with
+    such a cause is replaced by the cause. ``place``: the data, for the InputError. ``hint``: its
+    remedy; None: none.
     """
     import httpx2
 
@@ -340,7 +343,11 @@ def convert_reader_errors(place: object, hint: str | None = RESTORE_HINT) -> Ite
 def make_reading_error(
     error: BaseException, place: object, hint: str | None = RESTORE_HINT
 ) -> InputError:
-    """Make the one-line error for rows whose reader failed, with the first line of its cause."""
+    """Make the error for data whose reader raised ``error``: its cause's message, in one line.
+
+    Without a cause it is the message of ``error`` itself, and ``no such file`` for a
+    FileNotFoundError. ``place``: the data. ``hint``: a remedy.
+    """
     # Errors that the libraries derive from FileNotFoundError say more than that a file is absent.
     if type(error) is FileNotFoundError:
         return InputError(place, "no such file", hint=hint)

@@ -26,7 +26,7 @@ class Column(Frozen):
 
     ``task``: None where there is none, for a ``reason``. ``average``: a name of
     ``sts_dino.eval.tasks.registry``, for a mean over tasks. ``mean_of``: the columns whose mean it
-    is; columns in brackets count as one, their own mean.
+    is; columns in a nested tuple count as one column, their mean.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Table(Frozen):
         return {column.name: value for column, value in self._list_values(row)}
 
     def get_task_scores(self, row: Row) -> dict[tuple[str, str], float]:
-        """Return (task of ours, metric) → value, for every printed value of our protocols."""
+        """Return (task of ours, metric) → value, for every printed value with a task of ours."""
         return {
             (column.task, column.metric): value
             for column, value in self._list_values(row)
@@ -97,7 +97,10 @@ class Paper(Frozen):
         return _find_item(number, tables, self.key, "table")
 
     def name_source(self, table: Table) -> str:
-        """Return where a table stands: paper, section and number. An appendix has a letter."""
+        """Return where a table stands: paper, section or appendix, and number of the table.
+
+        A section whose number is a letter is an appendix.
+        """
         part = "appendix" if table.section.isalpha() else "section"
         return f"{self.cite}, {part} {table.section}, table {table.number}"
 

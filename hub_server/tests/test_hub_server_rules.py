@@ -12,6 +12,7 @@ from hub_server.storage.errors import HubError
 from hub_server.storage.rules import (
     check_path,
     check_ref_name,
+    check_repo_name,
     is_ignored,
     is_lfs,
     make_gitattributes,
@@ -179,6 +180,16 @@ def test_paths_and_refs_that_git_or_a_file_system_misreads_are_refused():
     assert [check_path(path) for path in like_git] == [*like_git]
     refs = ("main", "v1.0.0", "feature/one", "a@b", "é", "0" * 39)
     assert [check_ref_name(name) for name in refs] == [*refs]
+
+
+def test_the_refusal_of_a_name_lists_every_rule():
+    names = ("", "é", "-a", ".a", "a-", "a.", "data.git", "a--b", "a..b", "a" * 97)
+    assert {refused(check_repo_name, name) for name in names} == {400}
+    with pytest.raises(HubError, match=r"1 to 96 .*start with .*end with .* or '.git', or contain"):
+        check_repo_name("data.git")
+    with pytest.raises(HubError, match=r"check-ref-format.* 255 bytes.*HEAD.*commit id.*'refs/'"):
+        check_ref_name("0" * 40)
+    assert [check_repo_name(name) for name in ("_", "a.b", "a" * 96)] == ["_", "a.b", "a" * 96]
 
 
 def test_signatures_expire(tmp_path):

@@ -261,9 +261,10 @@ def _find_fault(text: str, seen_texts: set[str]) -> str | None:
 
 
 def _infer_language(texts: Sequence[str], language: str | None) -> tuple[str, float]:
-    """Return the language code that the user gave, else that of most texts, and its share.
+    """Return the language code that the user gave, else the commonest one, and its share.
 
-    The share is that of a sample's texts which py3langid recognises as this language.
+    py3langid recognises the language of each text of a sample. The share, 0 to 1, is the part of
+    the sample that has the returned language.
     """
     import py3langid
 
@@ -276,10 +277,10 @@ def _infer_language(texts: Sequence[str], language: str | None) -> tuple[str, fl
 
 
 def _infer_kind(texts: Sequence[str], kind: str | None) -> tuple[str, str]:
-    """Return the kind that the user gave, else the recognised one, and a share of the texts.
+    """Return the kind that the user gave, else the recognised one, and the reason in words.
 
-    The share is that of titles for the kind titles, else that of questions, as a part of a
-    sentence, e.g. "80% end in a question mark".
+    The reason is a measured share of the texts, e.g. "80% end in a question mark". For the kind
+    titles it is the share of titles, for all other kinds that of questions.
     """
     question_share = sum(map(is_question, texts)) / len(texts)
     title_share = sum(map(_is_like_title, texts)) / len(texts)

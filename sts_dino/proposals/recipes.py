@@ -412,17 +412,21 @@ def format_dataset_recipe(
 ) -> str:
     """Return the commented YAML of a dataset recipe.
 
+    Where no licence covers all parts, the dataset's licence is a mixed one.
+
     Args:
-        corpus: the corpus.
+        corpus: the corpus, which has usable texts without a quotation mark.
         generator: the language model.
         name: the name of the dataset.
         license_id: the licence of the corpus.
         examples: the section ``few_shot.examples``; empty for a prompt without examples.
-        limit: the largest number of source sentences; None: ``DEFAULT_LIMIT``.
+        limit: the largest number of source sentences; None: ``DEFAULT_LIMIT``. A smaller corpus
+            lowers it to its usable texts.
         labels: the labels to generate, some of ``LABELS``.
         choice: the kind of prompt that a probe proposes; None: the plain prompt, without a probe.
 
-    Raises InputError for an unknown licence, and where no licence covers all parts.
+    Raises InputError for an unknown licence, for one that forbids changed source sentences, and for
+    a generator whose licence says nothing about its texts.
     """
     # Find a licence for the dataset.
     profile = corpus.profile
@@ -439,7 +443,9 @@ def format_dataset_recipe(
 
     # Fill the sections.
     title = join_lines(corpus.title)
-    most_sentences = min(profile.usable - profile.quoted, limit or DEFAULT_LIMIT)
+    most_sentences = limit or DEFAULT_LIMIT
+    if profile.whole:  # else the corpus has more texts than were counted
+        most_sentences = min(most_sentences, profile.usable - profile.quoted)
     source: dict[str, object] = {**corpus.source, "limit": max(1, most_sentences)}
     if profile.columns:
         source["columns"] = list(profile.columns)
@@ -610,7 +616,10 @@ def has_chat_template(section: dict[str, Any]) -> bool:
 
 
 def _estimate_longest(corpus: Profile) -> int:
-    """Estimate a number of tokens that 95 % of the corpus's texts stay below; at least 24."""
+    """Estimate how many tokens the longest texts of a corpus have, without the longest 5 %.
+
+    The estimate is at least 24.
+    """
     tokens = MOST_TOKENS_PER_WORD_BY_LANGUAGE.get(corpus.language, MOST_TOKENS_PER_WORD)
     return max(24, math.ceil(tokens * corpus.words[2]))
 
@@ -813,7 +822,10 @@ def was_taught(location: Mapping[str, Any]) -> bool:
 
 
 def find_model_file(location: Mapping[str, Any], name: str) -> Path | None:
-    """Return a file of a location (path, or repo_id and revision), None if it cannot be read."""
+    """Return the path of the file ``name`` of a location; None if it is missing or unreadable.
+
+    location: path, or repo_id and revision; the file of a repository is downloaded.
+    """
     if "path" in location:
         file = Path(location["path"]) / name
         return file if file.is_file() else None
@@ -837,11 +849,12 @@ def _locate_card(location: Mapping[str, Any]) -> Path | None:
 def _choose_trainable_model(generator: dict[str, Any]) -> tuple[dict[str, Any], str]:
     """Choose a language model whose weights can be trained.
 
-    The choice is the generator, for a GGUF file the whole weights in its folder. For a GGUF file
-    without them and for a server it is Gemma where it is local, else the built-in model.
+    The choice is the generator itself, or the whole weights that lie beside its GGUF file. A server
+    and a GGUF file without whole weights cannot be trained: Gemma 3 270M is the choice where it is
+    local, else the built-in model.
 
-    generator: the section ``model`` of a dataset recipe. Returns location and licence as keys of a
-    section, and words that name the model in a comment.
+    generator: the section ``model`` of a dataset recipe. Returns the keys ``path`` or ``repo_id``
+    and ``revision``, and ``license`` of a section, and words that name the model in a comment.
     """
     keys = ("path", "repo_id", "revision", "license")
     section: dict[str, Any] = {key: generator[key] for key in keys if key in generator}
@@ -1020,10 +1033,11 @@ def _choose_endpoint_teacher(server: Server, license_id: str | None) -> dict[str
 
 @dataclass(frozen=True)
 class Schedule:
-    """How an encoder is trained; ``learning_rate`` and ``merge`` as a recipe's texts.
+    """How an encoder is trained. ``learning_rate`` and ``merge`` are texts, as in a recipe.
 
-    ``least_steps``: of the optimiser. ``precision``: the keys of ``arguments`` that choose it.
-    ``merge``: multiplies what the training changes; None: the trained weights as they are.
+    ``least_steps``: the fewest optimiser steps. ``precision``: trainer arguments that choose the
+    number format, such as ``bf16``; empty: float32. ``merge``: multiplies what the training
+    changes; None: the trained weights as they are.
     """
 
     batch_size: int

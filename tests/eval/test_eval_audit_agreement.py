@@ -86,7 +86,7 @@ def test_intervals_hold_the_value_and_are_the_same_whoever_is_beside():
 @pytest.mark.parametrize(
     ("scores", "said"),
     [
-        ([1.0] * 60, "answers that are all the same"),
+        ([1.0] * 60, "good: has no correlation: all answers, or all its cosines, are equal"),
         ([1.0, 0.0] * 3, "6 pairs are answered; allowed: at least 10"),
     ],
 )

@@ -153,7 +153,7 @@ def test_columns_of_other_types_scores_that_are_no_numbers_and_no_rows_are_refus
                 ("a", "b", "1"),
                 "'score' is of the type string; allowed: float",
             ),
-            (texts, ("a", "b", float("nan")), "train row 0: has the score nan; allowed: a number"),
+            (texts, ("a", "b", float("nan")), "train row 0: has the score nan; allowed: a finite"),
             (texts, ("a", "b", None), "train row 0: has the score None"),
         ]
     ):

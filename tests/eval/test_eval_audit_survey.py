@@ -297,3 +297,5 @@ def test_a_larger_sample_opens_new_pairs_and_two_tabs_share_the_answers(tmp_path
         "the same answer twice"
     )
     assert [*more.read_answers()["ann"].values()] == ["0", "0.5", "0.5"]
+    with pytest.raises(InputError, match=r"is '0' at 2; allowed: .* at 0 to 1$"):
+        few.store_answer("ann", 2, "0")

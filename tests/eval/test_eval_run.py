@@ -259,6 +259,12 @@ def test_the_pages_example_for_notebooks_scores_an_encoder(capsys):
     assert "stsb/cosine" in capsys.readouterr().out
 
 
+def test_a_skip_that_leaves_no_task_is_the_named_cause(tmp_path, capsys):
+    options = ("--tasks", "stsb/cosine", "--skip", "sts", "--out", tmp_path / "out")
+    assert command("--model", tmp_path, *options) == 2
+    assert "--tasks: names no task that --skip leaves" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("seeds", ["1,01", "4294967296", "-1", "1.5", "9" * 5000])
 def test_seeds_that_numpy_refuses_or_that_repeat_are_refused(seeds):
     with pytest.raises(InputError, match=r"--seeds: .* are not distinct seeds; allowed: e.g. 1111"):

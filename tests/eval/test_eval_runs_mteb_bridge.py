@@ -185,6 +185,7 @@ def test_names_are_tasks_benchmarks_and_types():
         ("STS2", "did you mean 'STS22'"),
         ("type:Sts", "did you mean 'STS'"),
         ("type:STS:english", "a code like eng"),
+        ("type:STS:ger", "unknown language 'ger'"),  # ISO 639-3 has deu
         ("STS17[en-fr]", "no such subsets"),
         ("STS13VisualSTS", "needs image"),
     ],

@@ -85,6 +85,14 @@ def test_neither_global_randomness_nor_threads_matter():
     assert (first.accuracy, first.chosen) == (second.accuracy, second.chosen)
 
 
+def test_gpus_keep_their_random_state(monkeypatch):
+    seeded = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+    first, second = (batched.State.start(4, 2, np.zeros((1, 1)), seed=7) for _ in "12")
+    assert torch.equal(first.weights, second.weights)
+    assert not seeded
+
+
 def test_bad_rows_are_named():
     X, y = blobs(60, 4, 2, seed=11)
     broken = X.copy()

@@ -187,6 +187,16 @@ def test_the_downstream_folder_itself_is_accepted_and_so_is_its_content(planted,
         Source(missing, pins=pins).load("mr", ["all"])
 
 
+def test_a_link_to_the_downstream_folder_finds_the_probing_tasks(
+    planted, pins, tmp_path, monkeypatch
+):
+    link = tmp_path / "link"
+    link.symlink_to(planted[0] / "downstream")
+    assert len(Source(link, pins=pins).load("wc", ["test"])["test"])
+    monkeypatch.chdir(planted[0] / "downstream")
+    assert len(Source(Path(), pins=pins).load("wc", ["test"])["test"])
+
+
 ALTERED = {
     "a letter": lambda content: content.replace(b"word1", b"word!", 1),
     "half of it cut": lambda content: content[: len(content) // 2],

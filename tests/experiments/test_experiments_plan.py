@@ -250,6 +250,10 @@ def test_figures_of_pairs_are_of_languages_with_instructions():
     words = ["pair-quality", "qwen2.5-coder-0.5b-instruct", "--language", "xx"]
     with pytest.raises(InputError, match="--language: no instructions in 'xx'; allowed: "):
         CliRunner().invoke(command.app, words, catch_exceptions=False)
+    # a missing folder is not replaced by the shipped sentences
+    words = ["pair-quality", "qwen2.5-coder-0.5b-instruct", "--sentences", "nowhere"]
+    with pytest.raises(InputError, match="--sentences nowhere: no such folder"):
+        CliRunner().invoke(command.app, words, catch_exceptions=False)
 
 
 def test_a_result_in_another_format_is_refused(tmp_path):

@@ -99,6 +99,9 @@ def test_source_sentences_are_drawn_by_seed_without_evaluation_sentences(tmp_pat
     draw_sentences(tmp_path / "pairs.csv", tmp_path / "gold.jsonl", [], 10, 1, True, None)
     rows = [json.loads(line) for line in (tmp_path / "gold.jsonl").read_text().splitlines()]
     assert [(row["sentence1"][:9], row["score"]) for row in rows] == [("The ferry", 0.8)]
+    (tmp_path / "pairs.csv").write_text("not a table")
+    with pytest.raises(InputError, match=r"^--pairs: .*pairs\.csv, line 1: has 1 tab-separated"):
+        draw_sentences(tmp_path / "pairs.csv", tmp_path / "gold.jsonl", [], 10, 1, True, None)
 
 
 def test_a_damaged_archive_and_a_file_in_place_of_the_counts_are_refused(tmp_path):

@@ -18,7 +18,7 @@ from sts_dino.generation.backends.load_model import (
     load_preview,
     resolve_dtype,
 )
-from sts_dino.generation.backends.model_check import TRIAL, AttentionPath, find_path
+from sts_dino.generation.backends.model_check import TRIAL, AttentionPath, choose_attention
 from sts_dino.generation.backends.output_layer import Int8Linear, get_precision
 from sts_dino.generation.backends.shared_attention import attend
 from sts_dino.hub.contract.recipe import LanguageModel
@@ -145,7 +145,7 @@ def test_half_precision_that_a_cpu_emulates_is_a_warning(cpu, tmp_path, capsys):
 def path_of(folder: Path, dtype: torch.dtype, copy_folder: Path | None = None) -> AttentionPath:
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
     model.copy_folder = copy_folder
-    return find_path(model)
+    return choose_attention(model)
 
 
 def refused(folder: Path, dtype: torch.dtype) -> bool:
@@ -232,7 +232,7 @@ def test_scores_of_hundreds_are_not_rounded(factor, shared, tmp_path, monkeypatc
         return attend(module, *given, scaling=factor * scaling, **more)
 
     monkeypatch.setitem(AttentionInterface._global_mapping, TRIAL, scaled)
-    found = find_path(model)
+    found = choose_attention(model)
     logged = re.search(r"by 0\.\d+ of their spread on average \(allowed: 0\.\d+\)", found.reason)
     assert (found.shared, bool(logged)) == (shared, not shared), found.reason
 

@@ -42,7 +42,11 @@ from sts_dino.generation.executors.ray_executor import (
     WorkerHandle,
     classify_error,
 )
-from sts_dino.generation.executors.ray_workers import WorkerResources, require_files
+from sts_dino.generation.executors.ray_workers import (
+    WorkerResources,
+    convert_memory_errors,
+    require_files,
+)
 from sts_dino.generation.executors.store import LostResult
 from sts_dino.generation.pipeline.tasks import Shard, TaskResult, WriteShard, WriteSourceSentences
 from sts_dino.hub.contract.recipe import DatasetRecipe, Variant
@@ -317,6 +321,12 @@ def test_a_worker_whose_memory_ran_out_costs_its_node_one_worker_and_its_task_no
     assert (
         "it has too little memory for a worker: OutOfMemory: memory: is too small" in node.problem
     )
+
+
+def test_a_worker_without_memory_names_options_that_the_command_has():
+    hint = "too small for the model; .* raise --cpus-per-worker or --gpus-per-worker"
+    with pytest.raises(OutOfMemory, match=hint), convert_memory_errors("for the model"):
+        raise MemoryError
 
 
 def test_workers_get_shards_to_begin_ahead_and_one_that_waits_takes_over_the_last():

@@ -187,7 +187,8 @@ def recipe_of(lm: Path, texts: Path, *settings: str) -> DatasetRecipe:
     [
         (
             ["seed=1"],
-            r"grown: seed: 42 there, 1 now, which no append can mix; allowed: source.limit",
+            r"grown: seed: 42 there, 1 now, but appended rows need the earlier value; "
+            r"allowed: source.limit",
         ),
         (["version=0.1.0"], "version: 0.1.0 is not later than 0.1.0, .*raise `version`"),
         (
@@ -215,7 +216,8 @@ def test_another_beginning_of_the_source_is_refused_and_a_corrected_one_goes_on(
     other = tmp_path / "x1.txt"
     other.write_text("".join([*lines[:4], lines[5], lines[4], *lines[6:]]))
     with pytest.raises(
-        InputError, match=r"row 000004 is not a source sentence of v0\.1\.0, but is among"
+        InputError,
+        match=r"row 000004 is among the first 10 source sentences, which must be those of v0\.1\.0",
     ):
         written(lm, directory, *more(other))
     other.write_text("".join(lines[:10]))

@@ -198,7 +198,7 @@ def edited(repo: str, hub_api: HfApi, path: str, content: bytes) -> None:
         ("notes.txt", "not ours"),
         ("data/postprocessed/train-00000-of-00002.parquet", "changed by hand"),
         ("old.py", "datasets 4 and later refuse"),
-        ("manifest.json", "the card was written from others"),
+        ("manifest.json", "not the one that the card was written from"),
     ],
 )
 def test_files_of_others_are_not_taken_away_silently(finished, hub_api, path, said):

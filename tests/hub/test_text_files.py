@@ -138,6 +138,7 @@ REFUSED = {
         "is not a text file; it is a zip archive or Excel",
     ),
     "packed.csv": (gzip.compress(b"text\na\n"), "it is packed by gzip: add .gz to its name"),
+    "notes.docx.gz": (gzip.compress(b"a"), "notes.docx.gz: unknown kind of file '.docx'; allowed"),
     "parquet.jsonl": (PARQUET.getvalue(), "it is a parquet file: rename it .parquet"),
     "mixed.csv": (
         "text\nÄpfel\nÜbung\nMöhre\n".encode() + "Nüsse\n".encode("latin-1"),
@@ -262,6 +263,8 @@ def test_the_users_encoding_is_read_where_the_file_is_not_utf_8(tmp_path, capsys
     assert "is utf-8; --encoding cp1252 is not used" in capsys.readouterr().err
     assert next(open_rows(path, path, encoding="UTF8").rows)[1] == {"text": "Müller"}
     assert "is not used" not in capsys.readouterr().err
+    path.write_bytes(b"Miller\n")
+    assert [find_encoding(path, path, name) for name in ("cp1252", "utf8")] == ["cp1252", None]
     with pytest.raises(InputError, match="--encoding: unknown encoding 'cp9999'; allowed: a name"):
         find_encoding(path, path, "cp9999")
     with pytest.raises(InputError, match="--encoding: unknown encoding 'cp9999'; allowed: a name"):

@@ -274,8 +274,9 @@ def test_the_command_writes_and_plans(tmp_path: Path) -> None:
     assert not (directory / "README.md").exists()
     assert outcome_of(card_command, directory, "--repo-id", "org/other").code == 0
     assert 'load_dataset("org/other")' in (directory / "README.md").read_text(encoding="utf-8")
-    for repo_id in ("name", "a/b/c", 'x"/y'):
-        assert "--repo-id" in outcome_of(card_command, directory, "--repo-id", repo_id).error
+    for repo_id in ("name", "a/b/c", 'x"/y', "a/b-", "a/b.git"):
+        error = outcome_of(card_command, directory, "--repo-id", repo_id).error
+        assert "--repo-id" in error and "without - or . at its start and end" in error
 
 
 def test_tasks_of_the_recipe_without_a_score_are_reported(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def test_numbers_and_ranges():
     ):
         assert parse_range(text, "--seeds") == found
     for text in ("", "1,,2", "-1", "1.5", "3-1", "٣"):
-        with pytest.raises(InputError, match="is not a number or range"):
+        with pytest.raises(InputError, match="is not a number or ascending range"):
             parse_range(text, "--seeds")
     with pytest.raises(InputError, match="42 stands twice"):
         parse_range("42,43,42", "--seeds")

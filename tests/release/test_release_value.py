@@ -224,6 +224,10 @@ def test_data_that_hold_no_scored_pairs_are_refused(stages, tmp_path):
         measure(triplets, out=tmp_path / "out")
     found = read_human_pairs(DEV)
     assert len(found.firsts) == 1500 and (min(found.scores), max(found.scores)) == (0, 1)
+    lines = [f"main\tfile\t2012\t1\t{score}\tA dog runs.\tA cat sleeps." for score in (1, 5, 8)]
+    (tmp_path / "pairs.csv").write_text("\n".join(lines), encoding="utf-8")
+    with pytest.raises(InputError, match=r"line 3: has the score 8; allowed: 0 to 5"):
+        read_human_pairs(tmp_path / "pairs.csv")
 
 
 def test_an_encoder_may_read_pairs_as_several_example_types_and_the_baselines_as_one():

@@ -23,6 +23,7 @@ from sts_dino.hub.contract.recipe import DatasetRecipe
 from sts_dino.hub.contract.recipe_file import load_recipe
 from sts_dino.hub.errors import InputError
 from sts_dino.hub.word_overlap import compute_word_overlap
+from sts_dino.proposals import corpus as corpora
 from sts_dino.proposals.corpus import KINDS, find_columns, is_passage, measure_file
 from sts_dino.proposals.recipes import choose_generator, load_languages
 
@@ -105,6 +106,16 @@ def test_the_recipe_counts_rows_of_several_lines_among_the_others(tmp_path):
     run(path, "--out", tmp_path / "r.yaml", *LM)
     text = (tmp_path / "r.yaml").read_text(encoding="utf-8")
     assert "3 usable texts in its 4 rows (the others: 1 multiline);" in text
+
+
+@pytest.mark.parametrize(("rows", "limit"), [(4, 3), (3, 50)])
+def test_only_a_corpus_that_was_counted_lowers_the_limit(tmp_path, monkeypatch, rows, limit):
+    monkeypatch.setattr(corpora, "PROFILED_ROWS", rows)
+    recipe = tmp_path / "r.yaml"
+    lines = [*ENGLISH, ENGLISH[0]]  # four rows, three of which are usable
+    done = run(written(tmp_path, lines), "--out", recipe, *LM, "--limit", "50")
+    assert done.code == 0
+    assert load_recipe(recipe, DatasetRecipe).source.limit == limit
 
 
 def test_a_proposal_counts_tokens_as_a_run_does(tmp_path):

@@ -33,6 +33,7 @@ from sts_dino.training.encoder.encoder import build_encoder, has_dropout
 from sts_dino.training.loop.job import prepare
 from sts_dino.training.loop.train import (
     _warn_of_cut_texts,
+    _warn_without_dropout,
     build_untrained_encoder,
     make_trainer,
     train,
@@ -58,6 +59,7 @@ def test_only_the_columns_of_the_example_type_reach_the_trainer(pairs):
     (stream,) = load_training_sets((data_spec(pairs, streaming=True),), None)
     assert isinstance(stream.train, IterableDataset) and isinstance(stream.validation, Dataset)
     assert stream.describe()["splits"] == {"train": None, "validation": 6} and stream.rows is None
+    assert whole.passed_over == 0 and stream.passed_over is None
     assert whole.train.features == stream.train.features == build_features(STS.columns)
     assert sorted(tuple(row.values()) for row in stream.train) == sorted(
         tuple(row.values()) for row in whole.train
@@ -416,6 +418,16 @@ def test_each_positive_takes_a_hard_negative_of_its_source_sentence_the_hardest_
     assert found.describe()["grades"] == grades
 
 
+def test_a_text_is_not_its_own_negative(tmp_path):
+    rows = graded(("x", "x", 0.5), ("x", "far", 0.1), ("x", "near", 0.9), ("y", "y", 0.5))
+    path = write_dataset(tmp_path / "d", {"train": [*rows, ROWS[3], ROWS[5], *ROWS[-2:]]})
+    assert made(path, "graded-triplet") == [("x", "near", "far"), ("y", "near y", "y far")]
+    itself = loaded(path, "graded-triplet", grades=Grades(positives="itself"))
+    texts = [tuple(row.values()) for row in itself.train]
+    assert texts == [("x", "x", "far"), ("y", "y", "y far"), ("z", "z", "only far")]
+    assert itself.passed_over == 1  # v has no negative
+
+
 def test_positives_alone_are_pairs(run):
     wanted = [("x", "near"), ("x", "nearer"), ("y", "near y"), ("v", "only near")]
     assert made(run, "graded-pair") == wanted
@@ -550,6 +562,17 @@ def test_a_self_pair_needs_dropout_in_the_encoder_or_of_tokens(tmp_path, capsys)
         same = batch["anchor_input_ids"].tolist() == batch["positive_input_ids"].tolist()
         train(job, "f")
         assert ("has no dropout" in capsys.readouterr().err) == same == (rate == "0")
+
+
+@pytest.mark.parametrize("positives", ["itself", "generated"])
+def test_a_graded_text_that_is_its_own_positive_needs_dropout_too(run, tmp_path, capsys, positives):
+    grades = Grades(positives=positives)
+    job = SimpleNamespace(
+        sets=[loaded(run, "graded-triplet", grades=grades), loaded(run, "graded-pair")],
+        recipe=SimpleNamespace(token_dropout=0.0),
+    )
+    _warn_without_dropout(job, encoder_of(tmp_path, "static"))
+    assert ("has no dropout" in capsys.readouterr().err) == (positives == "itself")
 
 
 def write_export(folder, name, content, encoding="utf-8"):

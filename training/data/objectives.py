@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 class Target:
     """The column of numbers that an encoder learns from: scores or class labels.
 
-    ``low`` to ``high``: the range of its values, both included; ``allowed``: the range in words.
-    ``kind``: integers (class labels) or numbers.
+    ``low`` to ``high``: the range of its values, both included. ``allowed``: the range in words,
+    for errors. ``kind``: integers (class labels) or numbers.
     """
 
     column: str
@@ -47,9 +47,10 @@ class ExampleType:
     """A type of training example; ``name`` is its value of ``example_type`` in recipes.
 
     ``columns``: column → type, in the order of the loss's arguments. ``target``: the column of
-    numbers; None: all columns are texts. ``shuffle_buffer``: rows of a stream that are shuffled
-    together. ``may_be_blank``: whether a text may be blank, e.g. a line of a file. ``made_from``:
-    the type of the dataset's rows, where the trainer's rows are made from them.
+    numbers; None: all columns are texts. ``shuffle_buffer``: the number of a stream's rows that are
+    shuffled together. ``may_be_blank``: whether a text may be blank, e.g. a line of a file.
+    ``made_from``: the type of the dataset's rows, from which rows of this type are made; None: the
+    dataset has rows of this type.
     """
 
     name: str
@@ -61,7 +62,7 @@ class ExampleType:
 
     @property
     def kinds(self) -> dict[str, str]:
-        """The columns → the kind of their cells: text, or that of the target."""
+        """Column → the kind of its cells: text, numbers or integers."""
         kinds = dict.fromkeys(self.columns, "text")
         if self.target is not None:
             kinds[self.target.column] = self.target.kind
@@ -69,7 +70,7 @@ class ExampleType:
 
     @property
     def text_columns(self) -> list[str]:
-        """The columns of texts, which the encoder reads."""
+        """The names of the columns of texts, which the encoder reads, in order."""
         return [column for column, kind in self.kinds.items() if kind == "text"]
 
     @property
@@ -116,10 +117,11 @@ LESS_MEMORY_HINT = "use more processes, or arguments.activation_checkpointing"
 class Loss:
     """A training loss: the class ``name`` in ``module``.
 
-    ``example_types``: the types that the loss learns from. ``in_batch``: whether the loss
-    compares the rows of a batch with one another. Accumulated steps add no rows to compare.
-    ``smaller``: the remedy when memory is too small. ``gathered``: whether the class for several
-    processes is ``Gathered{name}``. ``guided``: whether a second encoder detects false negatives.
+    ``example_types``: the types that the loss learns from. ``in_batch``: whether the loss compares
+    the rows of a batch with one another; accumulated steps add no rows to compare. ``smaller``: the
+    remedy when memory is too small, for errors. ``gathered``: whether several processes use the
+    class ``Gathered{name}`` of ``sts_dino.training.loop.losses``. ``guided``: whether a second
+    encoder, the guide, detects false negatives.
     """
 
     name: str
@@ -131,14 +133,14 @@ class Loss:
     module: str = UPSTREAM_MODULE
 
     def import_class(self, processes: int = 1) -> type[nn.Module]:
-        """Import the loss's class, a variant of it where several ``processes`` share each batch."""
+        """Return the loss's class; for several ``processes``, its ``Gathered`` class, if any."""
         if processes > 1 and self.gathered:
             return getattr(import_module(OWN_MODULE), f"Gathered{self.name}")
         return getattr(import_module(self.module), self.name)
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:
-        """The arguments of the loss's class, name → parameter. Imports the class."""
+        """The arguments of the loss's class in one process, name → parameter. Imports the class."""
         return dict(inspect.signature(self.import_class()).parameters)
 
 
@@ -159,15 +161,15 @@ _DECLARED = (
         in_batch=True,
         smaller="use CachedMultipleNegativesRankingLoss: its mini_batch_size fits any memory",
     ),
-    # the same by gradient caching (Gao et al. 2021): mini_batch_size rows are in memory at a time
+    # InfoNCE by gradient caching (Gao et al. 2021): mini_batch_size rows are in memory at a time
     Loss(
         "CachedMultipleNegativesRankingLoss",
         CONTRASTIVE,
         in_batch=True,
         smaller=LOWER_MINI_BATCH_HINT,
     ),
-    # Solatorio 2024: InfoNCE without the negatives that a guide finds nearer to the anchor than its
-    # positive
+    # Solatorio 2024: InfoNCE without the negatives that are nearer to the anchor than its positive,
+    # by the cosines of a guide
     Loss(
         "GISTEmbedLoss",
         CONTRASTIVE,
@@ -184,8 +186,8 @@ _DECLARED = (
         gathered=True,
         guided=True,
     ),
-    # Reimers and Gurevych 2019, section 3: a classifier on (u, v, |u - v|); a parameter of the
-    # loss, not of the encoder
+    # Reimers and Gurevych 2019, section 3: a classifier on (u, v, |u - v|), which belongs to the
+    # loss, not to the encoder
     Loss("SoftmaxLoss", (PAIR_CLASS,)),
     # Giorgi et al. 2021: NT-Xent on spans plus masked language modelling
     Loss("DeclutrLoss", (DOCUMENTS,), in_batch=True, module=OWN_MODULE),
@@ -222,10 +224,11 @@ ARGUMENTS_THAT_MAY_BE_ZERO = (
 
 
 def check_losses(recipe: ModelRecipe, where: str) -> None:
-    """Check each dataset of a recipe, and that its loss fits the recipe's base and batch size.
+    """Raise InputError naming ``where``:KEY when a loss does not fit the recipe.
 
-    No data are read and no training library is imported. Raises InputError naming ``where``:KEY.
-    ``where``: the recipe file.
+    The function checks each dataset by itself (``_check_loss``), then its loss with the recipe's
+    base and batch size. It reads no data and imports no training library. ``where``: the recipe
+    file.
     """
     for index, spec in enumerate(recipe.datasets):
         # The dataset by itself.
@@ -259,9 +262,10 @@ def check_losses(recipe: ModelRecipe, where: str) -> None:
 
 
 def _check_loss(spec: TrainingData, where: str) -> None:
-    """Check loss, example type, columns and guide of one dataset, and that it has no ``weights``.
+    """Raise InputError naming ``where``.KEY for a loss or key that does not fit the dataset.
 
-    Raises InputError naming ``where``.KEY. ``where``: the dataset's key in the recipe.
+    The function checks loss, example type, columns and guide, and refuses the key ``weights``.
+    ``where``: the dataset's key in the recipe.
     """
     if spec.loss not in LOSSES:
         raise InputError(
@@ -306,11 +310,12 @@ def _check_loss(spec: TrainingData, where: str) -> None:
 
 
 def parse_loss_arguments(spec: TrainingData, where: str) -> dict[str, Any]:
-    """Return the ``loss_arguments`` of a dataset with the types that the loss class declares.
+    """Return the ``loss_arguments`` of a dataset, name → value of the type that the class declares.
 
     Raises InputError naming ``where``.loss_arguments.NAME for an unknown argument, for an argument
-    of ``DECIDED_ARGUMENTS``, for a value of another type or range, and for a guided loss of
-    self-pairs without a ``margin``. ``where``: the dataset's key in the recipe.
+    of ``DECIDED_ARGUMENTS``, for a value of another type, and for a number that is not positive (0
+    passes for ``ARGUMENTS_THAT_MAY_BE_ZERO``). A guided loss of self-pairs needs a ``margin`` above
+    0. ``where``: the dataset's key in the recipe.
     """
     loss = LOSSES[spec.loss]
     names = [name for name in loss.parameters if name not in DECIDED_ARGUMENTS]
@@ -330,7 +335,7 @@ def parse_loss_arguments(spec: TrainingData, where: str) -> dict[str, Any]:
             )
         types = get_type_hints(loss.import_class().__init__)
         value = parse_argument(text, types[name], key)
-        # A bool is an int in Python, but not a number of a range.
+        # A bool is an int in Python, but has no range.
         if isinstance(value, int | float) and not isinstance(value, bool):
             require_positive(value, key, may_be_zero=name in ARGUMENTS_THAT_MAY_BE_ZERO)
         arguments[name] = value
@@ -347,8 +352,8 @@ def parse_loss_arguments(spec: TrainingData, where: str) -> dict[str, Any]:
 def parse_argument(text: str, declared: Any, where: str) -> Any:
     """Parse the text of a recipe as a value of the type ``declared``, e.g. "1e-5" as a float.
 
-    Of a type with alternatives, the first that fits decides. Raises InputError naming ``where`` for
-    a text that is not a value of the type.
+    A type that allows texts, e.g. ``dict | str``, returns ``text`` unchanged. Raises InputError
+    naming ``where`` for a text that is not a value of the type.
     """
     adapter = TypeAdapter(declared, config=ConfigDict(arbitrary_types_allowed=True))
     try:
@@ -362,7 +367,7 @@ def require_positive(
 ) -> None:
     """Raise InputError naming ``where`` unless ``value`` is a positive number.
 
-    NaN never passes, 0 and infinity only where the caller allows them.
+    NaN never passes. 0 passes with ``may_be_zero``, infinity with ``may_be_infinite``.
     """
     is_in_range = value > 0 or (may_be_zero and value == 0)
     if not is_in_range or (math.isinf(value) and not may_be_infinite):

@@ -1,9 +1,8 @@
 """Training rows: checks, rows made from a dataset's rows, streams.
 
 The checks read ``ROWS_PER_TABLE`` rows at a time, so a whole column is never in memory. Self-pairs,
-graded pairs and graded triplets are made once and stay in memory: their texts as Arrow columns, the
-rows as indices into them. The first rows of a stream are checked before training starts, the others
-when they are read.
+graded pairs and graded triplets are made once and stay in memory as Arrow columns. The first rows
+of a stream are checked before training starts, all rows when they are read.
 """
 
 import itertools
@@ -54,11 +53,17 @@ Indices = NDArray[np.int64]
 class RowChecks:
     """The checks of one dataset's rows, and the counts of the rows that passed them.
 
-    ``where``: the dataset that errors name. ``example_set``: only rows of this set are trained on;
-    None takes all rows. ``may_have_one_target``: whether all rows may have the same target.
-    ``spans``: the recipe's section, for documents. ``row_count``: the rows counted so far. ``low``,
-    ``high``: the range of their target. ``longest``: the bytes of the longest document.
-    ``example_sets``: the example sets of all rows read; empty where ``example_set`` is None.
+    Attributes:
+        example_type: the type of the rows.
+        example_set: only rows of this set are trained on; None: all rows.
+        where: the dataset that errors name.
+        may_have_one_target: whether all rows may have the same target.
+        spans: the recipe's settings for documents; None: their defaults.
+        row_count: the number of rows counted so far.
+        low: the lowest target of these rows; infinity before the first row.
+        high: the highest target of these rows; minus infinity before the first row.
+        longest: the length of the longest document, in bytes.
+        example_sets: the example sets of all rows read; empty where ``example_set`` is None.
     """
 
     example_type: ExampleType
@@ -74,9 +79,9 @@ class RowChecks:
 
     @property
     def kinds(self) -> dict[str, str]:
-        """The checked columns → text, numbers or integers.
+        """The checked columns: name → text, numbers or integers.
 
-        They are the columns of the example type, and ``example_set`` where it selects rows.
+        They are the columns of the example type and, with an ``example_set``, its column.
         """
         kinds = self.example_type.kinds
         if self.example_set is not None:
@@ -104,9 +109,10 @@ class RowChecks:
                 raise InputError(self.where, f"column {column!r} holds {dtype}", allowed=kind)
 
     def select_rows(self, table: pa.Table) -> Indices:
-        """Return the indices (n,) of the table's rows of ``example_set``; without one, of all rows.
+        """Return the indices (n,), ascending, of the table's rows that are trained on.
 
-        With one, the table's example sets are added to ``example_sets``.
+        They are the rows of ``example_set``; for None, all rows. With an ``example_set``, all
+        example sets of the table are added to ``example_sets``.
         """
         if self.example_set is None:
             return np.arange(table.num_rows)
@@ -116,10 +122,11 @@ class RowChecks:
         return np.flatnonzero(is_selected.to_numpy())
 
     def require_cells(self, table: pa.Table, numbers: Indices) -> None:
-        """Raise InputError for the first bad cell of a column.
+        """Raise InputError for the first bad cell of the first column with one.
 
         A text must not be missing and, unless the example type allows it, not blank. A target must
-        be in its range. ``numbers`` (rows,): the row numbers that errors name, from 0.
+        not be missing, and must be in its range. ``numbers`` (rows of ``table``,): the row numbers
+        that errors name, from 0.
         """
         target = self.example_type.target
         for column in self.example_type.columns:
@@ -149,7 +156,7 @@ class RowChecks:
                 )
 
     def count_rows(self, table: pa.Table) -> None:
-        """Add a checked table to the counts, the range of its target, and the longest document."""
+        """Update the counts, the target's range and the longest document by a checked table."""
         self.row_count += table.num_rows
         if self.example_type == DOCUMENTS and table.num_rows:
             self.longest = max(self.longest, pc.max(pc.binary_length(table["text"])).as_py())
@@ -160,7 +167,10 @@ class RowChecks:
             self.high = max(self.high, extremes["max"])
 
     def require_rows(self, where: str) -> None:
-        """Raise InputError naming ``where`` when no row was counted, or all have one target."""
+        """Raise InputError naming ``where`` when no row was counted, or all have one target.
+
+        ``may_have_one_target`` allows equal targets.
+        """
         if self.row_count == 0 and self.example_sets:
             raise InputError(
                 where,
@@ -181,7 +191,8 @@ class RowChecks:
         """Raise InputError when the longest document has fewer bytes than ``min_document`` units.
 
         A unit (word or token) has at least one byte, so every document would be too short. This
-        cheap check runs before the base is loaded; ``make_span_rows`` counts the units.
+        cheap check runs before the base is loaded; ``make_span_rows`` counts the units. Rows of
+        other example types pass.
         """
         spans = self.spans or Spans()
         if self.example_type == DOCUMENTS and self.longest < spans.min_document:
@@ -194,25 +205,25 @@ class RowChecks:
 
 
 def check_rows(rows: Dataset, checks: RowChecks, limit: int | None = None) -> Dataset:
-    """Check rows, and return the training rows with the columns of the example type.
+    """Check rows; return the training rows in their order, with the example type's columns alone.
 
-    Raises InputError for a missing column or one of another type, for a row that cannot be trained
-    on, and for rows that teach nothing: none, all with one target, or only documents that are too
-    short.
+    Raises InputError for a column that is missing or holds another type, and for a training row
+    with a bad cell. Raises InputError also for rows that teach nothing: none, all with one target,
+    or only documents that are too short.
 
     Args:
         rows: all rows of a split.
         checks: the checks, which also count the rows.
-        limit: the number of training rows at most; None takes all.
+        limit: the number of training rows at most; later rows are not checked. None: no limit.
     """
     # Before the columns: those of an empty dataset may have no type.
     if len(rows) == 0:
         raise InputError(checks.where, "has no rows", hint=NO_ROWS_HINT)
     checks.require_columns(rows.features.arrow_schema)
 
-    # Check the training rows table by table, and collect the numbers of those in the example set.
+    # Check the training rows table by table, and collect the indices of those in the example set.
     numbers = [np.arange(0)]
-    first = 0  # the number of the table's first row
+    first = 0  # the index of the table's first row
     checked_columns = rows.select_columns(list(checks.kinds)).with_format("arrow")
     for table in checked_columns.iter(batch_size=ROWS_PER_TABLE):
         indices = checks.select_rows(table)
@@ -229,7 +240,8 @@ def check_rows(rows: Dataset, checks: RowChecks, limit: int | None = None) -> Da
     checks.require_rows(checks.where)
     checks.require_long_document()
 
-    # Select the training rows, which stay memory-mapped. Without an example set they are the first.
+    # Select the training rows, which stay memory-mapped. Without an example set they are the first
+    # rows.
     rows = rows.select_columns(list(checks.example_type.columns))
     if checks.example_set is not None:
         return rows.select(np.concatenate(numbers))
@@ -241,8 +253,9 @@ def choose_text_columns(
 ) -> tuple[str, ...]:
     """Return the columns of the texts that are paired with themselves.
 
-    These are the recipe's ``columns``, else the first of ``SOURCE_COLUMNS`` that is ``available``.
-    Raises InputError naming ``where`` when there is none.
+    They are the recipe's ``columns``, else the first of ``SOURCE_COLUMNS`` that is ``available``.
+    Raises InputError naming ``where`` when none of ``SOURCE_COLUMNS`` is available. The recipe's
+    columns are not checked here. ``available``: the columns of the dataset.
     """
     if columns is not None:
         return columns
@@ -261,10 +274,12 @@ def make_self_pairs(rows: Dataset, limit: int | None) -> Dataset:
     """Return each distinct text of all columns as (anchor, positive); blank cells are left out.
 
     Anchor and positive are equal: in unsupervised SimCSE (Gao et al. 2021, section 3) only dropout
-    makes their embeddings differ. ``limit``: the number of pairs at most.
+    makes their embeddings differ. The pairs come row by row, a row's texts in the order of its
+    columns. ``limit``: the number of pairs at most; None: no limit. The result is empty when all
+    cells are blank.
     """
-    # The texts row by row, each row's columns in turn. The columns lie one after another, so the
-    # transposed positions (rows, columns) give that order.
+    # Take the texts row by row. The columns lie one after another in one array, so its positions
+    # (columns, rows), transposed, are in that order.
     table = rows.with_format("arrow")[:]
     # A large string has 64-bit offsets: the texts of a large corpus exceed 2 GiB.
     columns = [table[name].cast(pa.large_string()).combine_chunks() for name in table.column_names]
@@ -279,7 +294,7 @@ def make_self_pairs(rows: Dataset, limit: int | None) -> Dataset:
 
 
 class ScoredRows(NamedTuple):
-    """The row numbers of one anchor's pairs with a positive's score, and with a negative's."""
+    """Row indices of an anchor's pairs: those with a positive's score, those with a negative's."""
 
     positives: list[int]
     negatives: list[int]
@@ -291,16 +306,18 @@ def make_graded_rows(
     """Make (anchor, positive[, negative]) rows of scored pairs.
 
     An anchor is a distinct sentence1. Each of its positives makes one row. The i-th positive gets
-    the anchor's i-th negative, the highest score first; the negatives start again when they are
-    used up. A negative with the text of a positive is left out. With ``grades.positives: itself``
-    each anchor is its own only positive, and needs a negative. Returns the rows, and the number of
-    anchors without a row, which ``limit`` does not change.
+    the anchor's i-th negative, in descending order of scores; the negatives start again when they
+    are used up. A negative with the text of the anchor or of a positive is left out. With
+    ``grades.positives: itself`` the anchor is its own only positive, and needs a negative.
+
+    Returns the rows, and the number of anchors without a row, which ``limit`` does not change.
+    Anchors are in the order of their first pairs, their positives in the order of the pairs.
 
     Args:
         rows: scored pairs: sentence1, sentence2, score.
         grades: the score ranges of positives and negatives.
         example_type: ``GRADED_PAIR``; or ``GRADED_TRIPLET``, where an anchor needs a negative.
-        limit: the number of rows at most.
+        limit: the number of rows at most; None: no limit.
     """
     table = rows.with_format("arrow")[:]
     first, second, score_column = (table[name] for name in STS.columns)
@@ -309,17 +326,17 @@ def make_graded_rows(
     is_own_positive = grades.positives == "itself"
     with_negatives = example_type == GRADED_TRIPLET
 
-    # Choose two row numbers of ``rows`` for each new row: its positive's and its negative's.
+    # Choose two row indices of ``rows`` for each new row: its positive's and its negative's.
     positives: list[int] = []
     negatives: list[int] = []
     anchors_without_row = 0
-    for anchor in _group_by_anchor(first.to_pylist(), scores, grades).values():
-        # The hardest negatives first, without the positives' texts.
-        positive_texts = {partners[row] for row in anchor.positives}
-        hard_negatives = [row for row in anchor.negatives if partners[row] not in positive_texts]
+    for text, anchor in _group_by_anchor(first.to_pylist(), scores, grades).items():
+        # The hardest negatives first, without the texts of the anchor and its positives.
+        near_texts = {text, *(partners[row] for row in anchor.positives)}
+        hard_negatives = [row for row in anchor.negatives if partners[row] not in near_texts]
         hard_negatives.sort(key=lambda row: -scores[row])
 
-        # An anchor that is its own positive needs one row number, of which sentence1 is read.
+        # An anchor that is its own positive needs one row index, where sentence1 is read.
         own_positives = hard_negatives[:1] if is_own_positive else anchor.positives
         if not own_positives or (with_negatives and not hard_negatives):
             anchors_without_row += 1
@@ -341,10 +358,10 @@ def make_graded_rows(
 def _group_by_anchor(
     anchors: list[str], scores: NDArray[Any], grades: Grades
 ) -> dict[str, ScoredRows]:
-    """Return anchor → the numbers of its positive and negative rows, in the order of first rows.
+    """Return anchor → the indices of its positive and negative rows.
 
-    ``anchors``, ``scores`` (rows,): of each row. A row with a score outside both ranges is left
-    out; its anchor stays.
+    Anchors are in the order of their first rows, indices ascend. A row with a score outside both
+    ranges is left out; its anchor stays. ``anchors``, ``scores`` (rows,): those of each row.
     """
     # Published scores are float32: a bound of 0.7 must equal a score of 0.7.
     bounds = (grades.positive_from, grades.negative_from, grades.negative_to)
@@ -360,7 +377,7 @@ def _group_by_anchor(
 
 
 def count_distinct_rows(rows: Dataset, numbers: Iterable[int]) -> int:
-    """Count the distinct rows among the row numbers ``numbers``.
+    """Count the distinct rows among the rows with the indices ``numbers``.
 
     Only hashes of the rows are in memory: two rows with equal hashes count as one.
     """
@@ -372,9 +389,9 @@ def count_distinct_rows(rows: Dataset, numbers: Iterable[int]) -> int:
 
 
 def require_distinct_rows(rows: Iterable[dict[str, Any]], loss: str, where: str) -> None:
-    """Raise InputError naming ``where`` when all rows are equal, and the loss compares them.
+    """Raise InputError naming ``where`` when all rows are equal, and ``loss`` is an in-batch loss.
 
-    Reading stops at the first difference.
+    ``rows``: at least one. Reading stops at the first difference. ``loss``: the loss's name.
     """
     iterator = iter(rows)
     first = next(iterator, None)
@@ -390,18 +407,19 @@ def require_distinct_rows(rows: Iterable[dict[str, Any]], loss: str, where: str)
 def check_stream(
     rows: IterableDataset, spec: TrainingData, where: str, limit: int | None, seed: int
 ) -> IterableDataset:
-    """Return a shuffled stream of checked rows.
+    """Return a shuffled stream of checked rows, with the columns of the example type alone.
 
-    Files are shuffled, and rows are drawn at random from a buffer of ``shuffle_buffer`` rows.
-    Raises InputError when one of the first ``ROWS_PER_TABLE`` rows cannot be trained on. A later
-    bad row raises InputError when the row is read, with its number in reading order. Rows that must
-    be distinct are compared only where all of them are among the first.
+    Rows are drawn at random from a buffer of the example type's ``shuffle_buffer`` rows. Without a
+    limit, files are shuffled, too. Raises InputError when the first ``ROWS_PER_TABLE`` rows fail
+    the checks of ``check_rows``. A later bad row raises InputError when it is read, with its number
+    in reading order. The length of documents is checked where the first rows are the whole stream.
+    That the rows of an in-batch loss differ is checked where the first rows have all training rows.
 
     Args:
         rows: the stream with all its columns.
-        spec: the recipe's entry: example type, example set and loss.
+        spec: the recipe's entry: example type, example set, spans and loss.
         where: the dataset that errors name.
-        limit: the number of training rows at most.
+        limit: the number of training rows of an epoch at most, in file order; None: no limit.
         seed: decides the order.
     """
     # Check the first rows now.
@@ -442,10 +460,10 @@ def check_stream(
 
 
 def _select_training_rows(table: pa.Table, numbers: list[int], checks: RowChecks) -> pa.Table:
-    """Return the rows of a stream's table that are trained on: the example type's columns, checked.
+    """Return the rows of ``table`` that are trained on, checked, with the example type's columns.
 
-    ``numbers`` (rows of ``table``,): the row numbers that errors name. Raises InputError for a bad
-    cell of a returned row.
+    ``table``: rows of a stream. ``numbers`` (rows of ``table``,): the row numbers that errors name.
+    Raises InputError for a bad cell of a returned row.
     """
     indices = checks.select_rows(table)
     selected = table.take(indices).select(list(checks.example_type.columns))
@@ -455,10 +473,11 @@ def _select_training_rows(table: pa.Table, numbers: list[int], checks: RowChecks
 
 @contextmanager
 def convert_stream_errors(spec: TrainingData) -> Iterator[None]:
-    """Convert the errors of a stream: RunError for the Hub's, InputError for damaged rows.
+    """Convert errors over reading a stream into InputError (damaged rows) or RunError (the Hub).
 
-    Without ``spec.streaming`` it does nothing: those rows were read before the training. Errors
-    name ``datasets.0``, because a stream is a recipe's only dataset.
+    A repository that does not exist is an InputError, too. Without ``spec.streaming``, all errors
+    pass unchanged, because no row is read during the training. Errors over rows name
+    ``datasets.0``, because a stream is a recipe's only dataset.
     """
     if not spec.streaming:
         yield
@@ -471,9 +490,10 @@ def convert_stream_errors(spec: TrainingData) -> Iterator[None]:
 
 
 def read_into_memory(rows: IterableDataset, where: str) -> Dataset:
-    """Read all rows of a short stream.
+    """Return all rows of a short stream, in order.
 
-    Raises InputError naming ``where`` when the stream has no rows or cannot be read.
+    Raises InputError naming ``where`` when the stream has no rows or its data are damaged. Errors
+    of the Hub's client pass unchanged.
     """
     with convert_reader_errors(where):
         tables = list(rows.with_format("arrow").iter(batch_size=ROWS_PER_TABLE))
@@ -482,7 +502,7 @@ def read_into_memory(rows: IterableDataset, where: str) -> Dataset:
     return Dataset(pa.concat_tables(tables))
 
 
-# a function of a stream and an epoch (from 0) that makes the epoch's rows
+# a function: a stream, the index of an epoch → the rows of this epoch
 ReadEpoch = Callable[[IterableDataset, int], Iterable[dict[str, Any]]]
 
 
@@ -494,9 +514,9 @@ def read_endlessly(
 ) -> IterableDataset:
     """Return an endless stream of the rows that ``read`` makes of ``rows``, epoch after epoch.
 
-    Each epoch of a shuffled stream has an order of its own. A step is a place in this one sequence,
-    so a killed run can resume there. Reading raises RunError naming ``where`` when an epoch has no
-    rows.
+    A shuffled stream has another order in each epoch. A step of the training is a place in the
+    endless sequence, so a killed run can resume there. Reading raises RunError naming ``where``
+    when an epoch has no rows.
 
     Args:
         rows: a finite stream.
@@ -511,7 +531,10 @@ def read_endlessly(
 
 
 def _read_epochs(rows: IterableDataset, where: str, read: ReadEpoch) -> Iterator[dict[str, Any]]:
-    """Yield the rows of each epoch. Raises RunError naming ``where`` for an epoch without rows."""
+    """Yield the rows of epoch 0, 1, 2, ... endlessly.
+
+    Raises RunError naming ``where`` for an epoch without rows.
+    """
     for epoch in itertools.count():
         rows.set_epoch(epoch)
         is_empty = True

@@ -1,6 +1,7 @@
 """DeCLUTR's span sampling (Giorgi et al. 2021, section 3.2), from a numpy generator.
 
-Lengths are in words or tokens. The paper leaves open or differs from the authors' code in:
+Lengths are in units, which are words or tokens. In these points the paper leaves a choice, or the
+authors' code differs from it:
 
 - *Anchors.* In the paper two anchors lie "a minimum of 2 * lmax tokens apart". The code places each
   anchor in a block of lmax and excludes the neighbours of a used block, so at least lmax lies
@@ -39,10 +40,11 @@ class Span(NamedTuple):
 
 
 def make_generator(seed: int, epoch: int, document: bytes) -> np.random.Generator:
-    """Make the random generator of a document (its bytes) in an epoch (from 0).
+    """Make the random generator of a document in an epoch (from 0).
 
-    The generator depends on the document's bytes. So spans do not depend on the order of documents,
-    on the number of processes and workers, or on a resumed step.
+    ``document``: the document's bytes. The generator depends on the arguments alone. So spans do
+    not depend on the order of documents, on the number of processes and workers, or on the step
+    from which a run resumes.
     """
     digest = hashlib.blake2b(document, digest_size=16).digest()
     return np.random.default_rng([seed, epoch, int.from_bytes(digest, "little")])
@@ -53,9 +55,9 @@ def sample_spans(
 ) -> tuple[list[Span], list[Span]]:
     """Draw a document's anchors and their positives.
 
-    Returns ``spans.anchors`` anchors and their positives: ``spans.positives`` of the first anchor,
-    then those of the second, and so on. ``units``: the document's length, at least
-    ``spans.needed_units``.
+    Returns ``spans.anchors`` anchors, and a list of their positives: ``spans.positives`` of the
+    first anchor, then as many of the second, and so on. ``units``: the document's length in units,
+    at least ``spans.needed_units``.
     """
     if spans.anchor_placement == "blocks":
         anchors = draw_anchors_in_blocks(generator, units, spans)
@@ -71,10 +73,12 @@ def sample_spans(
 def draw_anchors_in_blocks(generator: np.random.Generator, units: int, spans: Spans) -> list[Span]:
     """Draw ``spans.anchors`` anchors as the authors' code does; return them in drawing order.
 
+    ``units``: the document's length in units, at least ``spans.needed_units``.
+
     Blocks of ``max_length`` units begin at multiples of ``max_length``. A block is drawn uniformly
     from the list of free blocks, then the anchor's start uniformly inside the block. The block and
-    its neighbours in the list leave the list. When few blocks are free, the first or the last block
-    is taken, because it has one neighbour only. So every anchor gets a block.
+    its neighbours in the list are removed from the list. When few blocks are free, the first or the
+    last block is drawn, because it has one neighbour only. So every anchor gets a block.
     """
     blocks = list(range(0, units - spans.max_length + 1, spans.max_length))
     anchors = []
@@ -93,11 +97,12 @@ def draw_anchors_in_blocks(generator: np.random.Generator, units: int, spans: Sp
 
 
 def draw_anchors_apart(generator: np.random.Generator, units: int, spans: Spans) -> list[Span]:
-    """Draw anchors, uniformly over all placements in which they lie 2 * ``max_length`` apart.
+    """Draw ``spans.anchors`` anchors; return them in the order of the document.
 
-    Lengths are drawn first. Each placement is one way to distribute the free units before, between
-    and behind the anchors: a choice of ``spans.anchors`` positions out of free + anchors. Returns
-    the anchors in the document's order.
+    Lengths are drawn first. Then a placement is drawn uniformly from all placements in which at
+    least 2 * ``max_length`` units lie between two anchors. A placement distributes the free units
+    before, between and behind the anchors, so it is a choice of ``spans.anchors`` positions out of
+    free units + anchors. ``units``: the document's length, at least ``spans.needed_units``.
     """
     lengths = [
         _draw_length(generator, spans.anchor_beta, spans.min_length, spans.max_length)
@@ -110,7 +115,7 @@ def draw_anchors_apart(generator: np.random.Generator, units: int, spans: Spans)
     anchors = []
     used = 0  # units of the earlier anchors and of the gaps behind them
     for index, position in enumerate(np.sort(positions)):
-        free_before = int(position) - index  # ``index`` of the positions before it are anchors
+        free_before = int(position) - index  # ``index`` of the earlier positions are anchors
         start = free_before + used
         anchors.append(Span(start, start + lengths[index]))
         used += lengths[index] + gap
@@ -120,8 +125,8 @@ def draw_anchors_apart(generator: np.random.Generator, units: int, spans: Spans)
 def draw_positive(generator: np.random.Generator, anchor: Span, units: int, spans: Spans) -> Span:
     """Draw a positive of ``anchor``: its length, then its start.
 
-    The start is uniform among the starts that ``spans.strategy`` allows. ``units``: the document's
-    length.
+    The start is uniform among the starts inside the document that ``spans.strategy`` allows.
+    ``units``: the document's length in units, at least ``spans.needed_units``.
     """
     # The lengths for which the strategy has room.
     shortest = spans.min_length
@@ -147,15 +152,16 @@ def _draw_length(
 ) -> int:
     """Draw a length in units: a Beta variable scaled to ``shortest`` … ``longest``, rounded down.
 
-    ``beta``: the distribution's parameters α and β.
+    ``beta``: α and β of the Beta distribution.
     """
     return int(generator.beta(*beta) * (longest - shortest) + shortest)
 
 
 def _list_start_ranges(strategy: str, anchor: Span, length: int) -> list[range]:
-    """List the ranges of starts that a strategy allows a positive of ``length`` units.
+    """List the ranges of starts that a strategy allows for a positive of ``length`` units.
 
-    They may leave the document. ``any`` allows all starts from one adjacent place to the other.
+    A start may lie outside the document. ``any`` allows the two adjacent starts of ``adjacent`` and
+    all starts between them.
     """
     ends_at_anchor = anchor.start - length
     last_inside = anchor.end - length
@@ -182,8 +188,10 @@ DOCUMENTS_PER_BATCH = 64  # documents tokenised together, which a fast tokenizer
 class SpanRows:
     """Rows of spans, with their collator and callback for the trainer.
 
-    ``cutter``: the callback that sets the epoch, and so the spans of the rows. ``passed_over``: the
-    number of documents that are too short; None for a stream, which is not counted.
+    ``rows``: the columns ``anchors`` and ``positives``, as ``make_span_rows`` describes them.
+    ``cutter``: the callback that sets the epoch, on which the spans of the rows depend.
+    ``passed_over``: the number of documents that are too short; None for a stream, which is not
+    counted.
     """
 
     rows: Dataset | IterableDataset
@@ -201,19 +209,19 @@ def make_span_rows(
 ) -> SpanRows:
     """Make DeCLUTR's rows, one for each document of at least ``spans.min_document`` units.
 
-    The column ``anchors`` has ``spans.anchors`` lists of token ids. The column ``positives`` has
-    ``spans.positives`` lists for each anchor, in the order of the anchors. A stream of documents
-    makes an endless stream of rows.
+    Rows are in the order of the documents. The column ``anchors`` has ``spans.anchors`` lists of
+    token ids. The column ``positives`` has ``spans.positives`` lists for each anchor, in the order
+    of the anchors. A stream of documents makes an endless stream of rows.
 
     Args:
         documents: rows with the column ``text``.
         tokenizer: the tokenizer of the encoder.
         spans: the recipe's settings of the sampling.
         seed: decides the draws.
-        max_seq_length: tokens of a span at most, special tokens included.
+        max_seq_length: the number of tokens of a span at most, special tokens included.
 
-    Raises InputError when no document has ``spans.min_document`` units, or spans are longer than
-    the encoder reads.
+    Raises InputError when no document has ``spans.min_document`` units, or ``spans.max_length`` is
+    larger than ``max_seq_length``. Errors over reading a stream pass unchanged.
     """
     if spans.max_length > max_seq_length:
         raise InputError(
@@ -256,8 +264,8 @@ def make_span_rows(
 class _DocumentReader:
     """Reads texts as documents of words or tokens, and keeps the documents that are long enough.
 
-    A document is its words, joined by single spaces, or its token ids without special tokens.
-    ``features``: those of the column ``document``.
+    A document becomes a text, its words joined by single spaces, or a list of its token ids without
+    special tokens. ``features``: the type of the column ``document``.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, spans: Spans):
@@ -269,7 +277,7 @@ class _DocumentReader:
     def __call__(self, batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
         """Return the documents of at least ``min_document`` units, in the column ``document``.
 
-        ``batch``: the column ``text``.
+        ``batch``: rows with the column ``text``. Documents stay in their order.
         """
         texts = batch["text"]
         if self.spans.lowercase:
@@ -285,7 +293,7 @@ class _DocumentReader:
         return {DOCUMENT_COLUMN: documents}
 
     def iter_documents(self, documents: IterableDataset) -> Iterator[str | list[int]]:
-        """Yield the documents of a stream that are long enough."""
+        """Yield the documents of a stream of texts that are long enough, as ``__call__`` does."""
         for batch in documents.iter(batch_size=DOCUMENTS_PER_BATCH):
             yield from self(batch)[DOCUMENT_COLUMN]
 
@@ -301,13 +309,13 @@ def tokenize_plain(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list
 
 
 class SpanCutter(TrainerCallback):
-    """Transform of a dataset, from documents to rows of spans' token ids, new ones in each epoch.
+    """Transform of a dataset: documents → rows with the token ids of their spans.
 
-    As a callback of the trainer it knows the epoch. A span gets the special tokens of the encoder's
-    input, and is truncated to ``max_seq_length``, as in the authors' code. With RoBERTa's two
-    special tokens and spans of up to 512 tokens, that cuts anchors of 511 tokens (4 in 100,000
-    anchors), and every span of words with more than 510 tokens. A span of words is tokenised apart
-    from its document.
+    Each epoch has new spans; as a callback of the trainer the transform knows the epoch. A span
+    gets the special tokens of the encoder's input, and is truncated to ``max_seq_length`` tokens,
+    as in the authors' code. With RoBERTa's two special tokens and ``max_seq_length`` 512, that cuts
+    anchors of 511 tokens (4 in 100,000 anchors), and every span of words with more than 510 tokens.
+    A span of words is tokenised without the rest of its document.
     """
 
     def __init__(self, reader: _DocumentReader, seed: int, max_seq_length: int):
@@ -319,7 +327,7 @@ class SpanCutter(TrainerCallback):
         self.epoch = torch.zeros((), dtype=torch.int64).share_memory_()
 
     def cut_document(self, document: str | list[int], epoch: int) -> dict[str, list[list[int]]]:
-        """Return the row of one document in an epoch: token ids of its anchors and positives.
+        """Return the row of one document in an epoch (from 0): ids of its anchors and positives.
 
         ``document``: words, joined by single spaces, or token ids.
         """
@@ -339,16 +347,16 @@ class SpanCutter(TrainerCallback):
     def cut_stream(
         self, documents: IterableDataset, epoch: int
     ) -> Iterator[dict[str, list[list[int]]]]:
-        """Yield the rows of a stream in an epoch."""
+        """Yield the rows of a stream of texts in an epoch (from 0); short texts have no row."""
         for document in self.reader.iter_documents(documents):
             yield self.cut_document(document, epoch)
 
     def on_epoch_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Set the epoch, so that a run resumed inside an epoch has the spans of that epoch."""
+        """Set the epoch from the trainer's state; a run may resume inside any epoch."""
         self.epoch.fill_(int(state.epoch or 0))
 
     def __call__(self, batch: dict[str, list[Any]]) -> dict[str, list[list[list[int]]]]:
-        """Return the rows of documents in the trainer's epoch."""
+        """Return the rows of the column ``document`` in the trainer's epoch, in their order."""
         rows = [self.cut_document(document, int(self.epoch)) for document in batch[DOCUMENT_COLUMN]]
         return {column: [row[column] for row in rows] for column in FEATURES}
 
@@ -365,9 +373,9 @@ class SpanCutter(TrainerCallback):
 
 
 def find_special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
-    """Return the ids that the tokenizer puts before and after a text, found with the text "a".
+    """Return the special ids that the tokenizer puts before a text, and those after it.
 
-    ``tokenizer``: a copy, because a call changes settings that are saved with a tokenizer.
+    The text "a" shows them. Pass a copy of the tokenizer: a call changes settings that are saved.
     """
     encoded = tokenizer("a", return_special_tokens_mask=True)
     ids = list(encoded["input_ids"])
@@ -378,11 +386,11 @@ def find_special_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], 
 
 
 class SpanCollator:
-    """Collator: makes padded ``input_ids`` and ``attention_mask`` of N rows of spans.
+    """Collator of N rows of spans, which makes padded ids and attention masks.
 
-    The tensors are ``anchors_input_ids``, ``anchors_attention_mask`` and the same of ``positives``,
-    each (N, spans of a row, tokens), padded on the right. The first dimension is the document, so a
-    batch can be cut and joined by documents.
+    The tensors are ``anchors_input_ids``, ``anchors_attention_mask``, ``positives_input_ids`` and
+    ``positives_attention_mask``. Each is (N, spans of a row, tokens), padded on the right. The
+    first dimension is the document, so a batch can be cut and joined by documents.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
@@ -391,7 +399,7 @@ class SpanCollator:
         self.valid_label_columns: list[str] = []
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the padded batch of one step."""
+        """Return the padded batch of ``rows``, with their ``dataset_name`` if they have one."""
         batch: dict[str, Any] = {}
         # The trainer chooses the loss by the dataset's name.
         if "dataset_name" in rows[0]:

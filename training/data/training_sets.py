@@ -74,7 +74,7 @@ MANIFEST_KEYS = {
     "columns",
     "grades",
 }
-# kind of a column → its type in a dataset that is made of a file
+# kind of a column → its type in a dataset that is made from a file
 DTYPES = {"text": "string", "numbers": "float64", "integers": "int64"}
 # example type → what a source sentence must have for a row of it
 NEEDED = {
@@ -89,8 +89,9 @@ MAX_VALIDATION_ROWS = 10_000  # of a streamed validation split, because it is ke
 class OpenedDataset:
     """A dataset with all splits and columns, and its identity.
 
-    ``splits``: name → rows. ``commit``: of a Hub dataset, else None. ``sha256``: the Hub commit, or
-    a digest of the files. ``license``: the licence of its card or recipe, if any.
+    ``splits``: name → rows. ``commit``: the Hub commit; None for local data. ``sha256``: the Hub
+    commit, or a digest of the local files. ``license``: the licence of its card or recipe; None
+    where they name none.
     """
 
     splits: Mapping[str, Dataset | IterableDataset]
@@ -99,7 +100,7 @@ class OpenedDataset:
     license: str | None
 
     def get_split(self, name: str, where: str) -> Dataset | IterableDataset:
-        """Return the rows of one split. Raises InputError naming ``where`` for an unknown split."""
+        """Return the rows of a split. Raises InputError naming ``where`` for an unknown name."""
         return self.splits[require_known(name, sorted(self.splits), where, "split")]
 
 
@@ -107,10 +108,16 @@ class OpenedDataset:
 class TrainingSet:
     """A checked training dataset with the columns of its example type alone.
 
-    ``commit``: of a Hub dataset, None for local data. ``sha256``: of the rows' origin.
-    ``own_license``: the licence of the dataset's card or recipe. ``passed_over``: the number of
-    source sentences without a row, or of documents that are too short; None for a stream, which is
-    not counted.
+    Attributes:
+        name: a unique name in the recipe, without dots.
+        spec: the recipe's entry.
+        train: the training rows.
+        validation: the rows of the dataset's own validation split; None: absent or not used.
+        commit: the Hub commit; None for local data.
+        sha256: the Hub commit, or a digest of the local files.
+        own_license: the licence of the dataset's card or recipe; None where they name none.
+        passed_over: the number of source sentences without a row. ``make_trainer`` sets it to the
+            number of documents that are too short. None for a stream, which is not counted.
     """
 
     name: str
@@ -124,18 +131,19 @@ class TrainingSet:
 
     @property
     def rows(self) -> int | None:
-        """The number of training rows of one epoch; None for a stream, which is not counted."""
+        """The number of training rows of an epoch; None for a stream, which is not counted."""
         return len(self.train) if isinstance(self.train, Dataset) else None
 
     @property
     def license(self) -> str | None:
-        """The licence of the dataset's card or recipe, else the one in the model recipe, if any."""
+        """The licence of the dataset's card or recipe, else that in the model recipe, else None."""
         return self.own_license or self.spec.license
 
     def describe(self) -> dict[str, Any]:
-        """Return the dataset's provenance for the manifest, with split → rows used of it.
+        """Return the dataset's provenance for the manifest: recipe keys, commit, splits, licence.
 
-        The rows of a streamed training split are None.
+        ``splits``: name → the number of rows that are used, first the training split's; None for a
+        stream. ``license`` is ``own_license``.
         """
         splits: dict[str, int | None] = {self.spec.split: self.rows}
         if self.validation is not None:
@@ -147,13 +155,14 @@ class TrainingSet:
 def load_training_sets(
     specs: tuple[TrainingData, ...], limit: int | None, seed: int = 42, own_validation: bool = True
 ) -> list[TrainingSet]:
-    """Load and check every training dataset of a recipe, in the recipe's order.
+    """Load and check every training dataset of a recipe; return them in the recipe's order.
 
-    Raises InputError for data that cannot be trained on, RunError when the Hub cannot be read.
+    Raises InputError for data that cannot be trained on, and for a stream that is not the only
+    dataset; RunError when the Hub cannot be read.
 
     Args:
         specs: the recipe's ``datasets``.
-        limit: the number of training rows of each dataset at most, in file order; None: all.
+        limit: the number of training rows of each dataset at most, in file order; None: no limit.
         seed: decides the order of streams.
         own_validation: whether the datasets' validation splits are loaded, too.
     """
@@ -178,9 +187,16 @@ def load_training_set(
     seed: int = 42,
     own_validation: bool = False,
 ) -> TrainingSet:
-    """Load and check one training dataset; arguments and errors as for ``load_training_sets``.
+    """Load and check one training dataset.
 
-    ``key``: the dataset's key in the recipe, e.g. ``datasets.0``, which errors name.
+    Raises InputError for data that cannot be trained on, RunError when the Hub cannot be read.
+
+    Args:
+        spec: the dataset's entry in the recipe.
+        key: the entry's key, e.g. ``datasets.0``, which errors name; its end makes the name unique.
+        limit: the number of training rows at most, in file order; None: no limit.
+        seed: decides the order of a stream.
+        own_validation: whether the dataset's validation split is loaded, too.
     """
     # Open the dataset. A stream reads its rows from the Hub later, so the Hub's errors are
     # converted below, too.
@@ -192,12 +208,13 @@ def load_training_set(
     if spec.repo_id is not None:
         hub_errors = convert_read_errors(spec.repo_id, spec.revision)
 
-    # Check the training rows, or make them of the dataset's rows.
-    passed_over = 0
+    # Check the training rows, or make them from the dataset's rows.
+    passed_over: int | None = 0
     train: Dataset | IterableDataset
     with hub_errors:
         if isinstance(rows, IterableDataset):
             train = check_stream(rows, spec, where_split, limit, seed)
+            passed_over = None
         else:
             if spec.example_type in TYPES_MADE_FROM_ROWS:
                 train, passed_over = _make_rows(rows, spec, where_split, limit)
@@ -227,9 +244,10 @@ def load_training_set(
 def _rename_columns(opened: OpenedDataset, spec: TrainingData, where: str) -> OpenedDataset:
     """Rename the columns that the recipe names to those of the example type, in every split.
 
-    Of all other columns only ``example_set`` stays, where the recipe selects one. A dataset without
-    ``columns`` in the recipe, or of self-pairs, which take texts from any column, stays as it is.
-    Raises InputError naming ``where`` for a column that a split lacks.
+    Of the other columns only ``example_set`` stays, and only if the recipe selects an example set.
+    ``opened`` is returned unchanged when the recipe names no columns, and for self-pairs, which
+    take texts from any column. Raises InputError naming ``where`` for a column that a split lacks,
+    unless it is a stream that does not know its columns yet.
     """
     example_type = EXAMPLE_TYPES[spec.example_type]
     if spec.columns is None or example_type == SELF_PAIR:
@@ -250,8 +268,8 @@ def _rename_columns(opened: OpenedDataset, spec: TrainingData, where: str) -> Op
 def open_dataset(spec: TrainingData, where: str) -> OpenedDataset:
     """Open the Hub dataset, file or run directory that ``spec`` names.
 
-    Raises InputError naming ``where`` when it cannot be opened, RunError when the Hub does not
-    answer.
+    Raises InputError when it cannot be opened, RunError when the Hub does not answer. ``where``:
+    the dataset that errors name.
     """
     if spec.repo_id is not None:
         return open_hub_splits(spec.repo_id, spec.revision, spec.config, spec.streaming, where)
@@ -272,8 +290,8 @@ def open_hub_splits(
 
     Args:
         repo_id: ORG/NAME.
-        revision: a commit or a tag.
-        config: a config; None takes the only one, or ``default``.
+        revision: a commit, a tag or a branch; None: main.
+        config: a config; None: ``default``, else the only config.
         streaming: whether the rows are streamed instead of downloaded.
         where: the dataset that errors name.
     """
@@ -287,8 +305,9 @@ def open_hub_splits(
 def open_run(directory: Path, config: str, streaming: bool, where: str) -> OpenedDataset:
     """Open all splits of a config in a finished local run directory.
 
-    Raises InputError naming ``where`` for a folder that is not a finished run, for an unknown
-    config, and for a shard that differs from the manifest.
+    Raises InputError for a folder that is not a finished run, for a config that is unknown or has
+    no rows, and for a shard that is damaged or differs from the manifest. ``where``: the dataset
+    that errors name.
     """
     run = open_local_run(directory, where)
     _, shards = run.fetch_shards(_choose_config(config, run.configs, where))
@@ -311,9 +330,9 @@ def open_file(path: Path, spec: TrainingData, where: str) -> OpenedDataset:
     """Open a file that ``sts_dino.hub.text_files`` reads, as a dataset with the split ``train``.
 
     Without streaming, the rows are written to the cache of ``datasets``. Raises InputError naming
-    ``where`` for a missing file or column, for a file of another kind or without rows, for another
-    config or split than ``default`` and ``train``, and for a cell that is not a text or number as
-    it must be; the cells of a stream are checked when they are read.
+    ``where`` for a missing file or column, for a file that cannot be read or has no rows, and for
+    another config or split than ``default`` and ``train``. Raises InputError also for a cell of
+    another type than its column needs; the cells of a stream are checked when they are read.
     """
     # Check that the file, its columns and a first row exist.
     if not path.is_file():
@@ -357,8 +376,8 @@ def open_file(path: Path, spec: TrainingData, where: str) -> OpenedDataset:
 def list_column_types(spec: TrainingData, names: list[str]) -> dict[str, str]:
     """Return column → dtype for the columns ``names`` of a file, in their order.
 
-    Texts are string, scores float64, class labels and example sets int64. A column that the
-    training does not read is null.
+    The dtype of texts is string, of scores float64, of class labels and example sets int64. That
+    of a column that the training does not read is null.
     """
     kinds = EXAMPLE_TYPES[spec.example_type].source_type.kinds
     if spec.example_type == SELF_PAIR.name:
@@ -379,19 +398,20 @@ def read_typed_rows(
     encoding: str | None,
     sha256: str,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a file, with cells of the types ``dtypes``.
+    """Yield the rows of a file in their order, column → cell of the type in ``dtypes``.
 
     Args:
         path: the file.
         where: the name of the file in errors and in the log.
-        dtypes: column → type; columns of the type null are not read.
-        may_be_blank: whether a text may be blank. A row that lacks a column has a blank text there
-            then; else the row is passed over, and the number of such rows is logged at the end.
-        encoding: the encoding of a file that is not UTF-8.
-        sha256: of the file. It is not read here: ``datasets`` caches the rows under the arguments
-            of this function, and a changed file must not be read from the cache.
+        dtypes: column → type; a column of the type null is not read, and its cells are None.
+        may_be_blank: whether a text may be blank. If so, a row that lacks a column has the text ""
+            there. If not, the row is passed over, and the number of such rows is logged at the end.
+        encoding: the encoding of a file that is not UTF-8; None: it is recognised.
+        sha256: the file's digest. It is not used here: ``datasets`` caches the rows under the
+            arguments of this function, and a changed file must not be read from the cache.
 
-    Raises InputError naming ``where`` and the row for a cell of another type.
+    Raises InputError naming ``where`` and the row for a cell of another type, and InputError for a
+    file that cannot be read.
     """
     columns = [name for name, dtype in dtypes.items() if dtype != "null"]
     required = set() if may_be_blank else set(columns)
@@ -420,10 +440,11 @@ def read_typed_rows(
 def _parse_number(
     cell: Any, where: str, name: str, decimal_mark: DecimalMark, is_integer: bool
 ) -> float | int:
-    """Parse a score, a class label or the number of an example set in the column ``name``.
+    """Parse the cell of a score, a class label or an example set in the column ``name``.
 
-    Raises InputError naming ``where`` for an empty cell, for a text that is not a number, for a
-    boolean, and for a fraction where an integer is needed.
+    Returns an int if ``is_integer``, else a float. Raises InputError naming ``where`` for an empty
+    cell, for a boolean, for anything else than a finite number, for a comma that may separate
+    thousands, and for a fraction where an integer is needed.
     """
     # JSON's true would be the number 1.
     number = None if isinstance(cell, bool) else as_number(cell, where, name, decimal_mark)
@@ -438,10 +459,11 @@ def _parse_number(
 
 
 def load_shards(files: dict[str, list[str]], streaming: bool, where: str) -> Any:
-    """Load parquet shards (split → paths) as a dataset with splits.
+    """Load parquet shards as a dataset with splits.
 
-    Returns a ``DatasetDict``; with ``streaming``, an ``IterableDatasetDict``. Raises InputError
-    naming ``where`` for damaged files, and for a path with ``::``.
+    Returns a ``DatasetDict``; with ``streaming``, an ``IterableDatasetDict``. ``files``: split →
+    absolute paths. Raises InputError naming ``where`` for damaged files, and for a path with
+    ``::``.
     """
     patterns: dict[str, list[str]] = {}
     for split, paths in files.items():
@@ -457,9 +479,10 @@ def load_shards(files: dict[str, list[str]], streaming: bool, where: str) -> Any
 
 
 def _choose_config(config: str | None, configs: list[str], where: str) -> str:
-    """Return ``config``, if it is in ``configs``; without one ``default``, else the only config.
+    """Return the config to read: ``config``; for None ``default``, else the only config.
 
-    Raises InputError naming ``where`` for an unknown config, and for several without ``default``.
+    Raises InputError naming ``where`` when ``config`` is not in ``configs``, and for None when
+    several configs have no ``default`` among them.
     """
     if config is None and "default" in configs:
         return "default"
@@ -471,13 +494,14 @@ def _choose_config(config: str | None, configs: list[str], where: str) -> str:
 def _make_rows(
     rows: Dataset, spec: TrainingData, where: str, limit: int | None
 ) -> tuple[Dataset, int]:
-    """Make self-pairs, graded pairs or graded triplets, ``limit`` rows at most.
+    """Make self-pairs, graded pairs or graded triplets from the dataset's ``rows``.
 
-    Returns the rows, and the number of source sentences without a row. Raises InputError naming
-    ``where`` when the dataset's rows are not of the type that they are made from, or make no row.
+    Returns the made rows, and the number of source sentences without one: 0 for self-pairs.
+    ``limit``: the number of made rows at most; None: no limit. Raises InputError naming ``where``
+    when ``rows`` lack a column or have a bad cell, and when no row can be made.
     """
     # Check the dataset's rows; self-pairs take the texts of one or more columns. All pairs may have
-    # one score: ``grades`` may take positives alone.
+    # the same score, because graded pairs need positives alone.
     example_type = EXAMPLE_TYPES[spec.example_type]
     source_type = example_type.source_type
     if example_type == SELF_PAIR:
@@ -501,11 +525,11 @@ def _make_rows(
 
 
 def _load_validation(spec: TrainingData, opened: OpenedDataset, where: str) -> Dataset | None:
-    """Load and check the split ``validation`` of a dataset.
+    """Return the checked split ``validation`` of a dataset, with the columns of its own type.
 
     Of a stream, the first ``MAX_VALIDATION_ROWS`` rows are loaded. Returns None when the dataset
     has no such split, when the split is trained on, and for documents and self-pairs, which have no
-    two texts to compare. Raises InputError for rows that cannot be trained on either.
+    two texts to compare. Raises InputError for rows that fail the checks of ``check_rows``.
     """
     example_type = EXAMPLE_TYPES[spec.example_type]
     if example_type in (DOCUMENTS, SELF_PAIR) or spec.split == "validation":

@@ -35,9 +35,9 @@ CORPUS_KEYS = {"repo_id", "revision", "path", "config", "split", "columns"}  # k
 class Base:
     """A base on this disk: its folder, Hub commit and a hash of its files.
 
-    ``folder``: for word vectors, the file. ``commit``: None for a local base. ``sha256``: of the
-    files; for an adapter, the commit of its own base follows. ``corpus``: the distinct texts whose
-    tokens its vocabulary is cut to; None: the vocabulary is not cut.
+    ``folder``: for word vectors, the file. ``commit``: None for a local base. ``sha256``: the hash
+    of the files; for an adapter, the commit of its own base is appended. ``corpus``: the distinct
+    texts to whose tokens the vocabulary is cut; None: the vocabulary is not cut.
     """
 
     folder: Path
@@ -48,7 +48,8 @@ class Base:
     def describe(self, spec: Encoder) -> dict[str, object]:
         """Return the manifest's entry for the base: the recipe's keys, commit, hash and origin.
 
-        The origin is what a local folder or its package records; empty for a base on the Hub.
+        The origin has the keys that a local folder or its package records; a base on the Hub has
+        none. ``spec``: the base's section of the recipe.
         """
         recipe_keys = spec.model_dump(mode="json", context=DECIDING, exclude_none=True)
         origin = read_upstream(spec.path)
@@ -58,11 +59,12 @@ class Base:
 
 
 def find_base(spec: Encoder, key: str = "base") -> Base:
-    """Find the base that a recipe names under ``key``, and hash it; download it from the Hub.
+    """Find the base that a recipe names, on this disk or by a download from the Hub, and hash it.
 
     With ``spec.vocabulary``, the corpus of the vocabulary is loaded, too. Raises InputError when
-    the base is absent, not what ``spec.modules`` takes, or has a tokenizer that does not fit its
-    embedding, and for a corpus that cannot be read; RunError when the Hub cannot be read.
+    the base is absent, is not of the kind that ``spec.modules`` needs, or has a tokenizer that does
+    not fit its embedding, and for a corpus that cannot be read. Raises RunError when the Hub cannot
+    be read. ``spec``: the base's section of the recipe. ``key``: its key, which errors name.
     """
     where = f"{key}: {spec.repo_id or spec.path}"
     commit = None
@@ -115,10 +117,11 @@ def find_base(spec: Encoder, key: str = "base") -> Base:
 
 
 def _check_ids(folder: Path, where: str) -> None:
-    """Raise InputError when the tokenizer gives a text or its padding an id beyond the embedding.
+    """Raise InputError naming ``where`` when the tokenizer has an id beyond the embedding.
 
-    Config and tokenizer are loaded without code from the folder. InputError also when they cannot
-    be loaded, or when the config has no ``vocab_size``.
+    Special tokens that neither a text nor its padding gets are not checked. Raises InputError also
+    when config or tokenizer cannot be loaded, or the config has no ``vocab_size``. No code from the
+    folder runs.
     """
     from transformers import AutoConfig, AutoTokenizer
 
@@ -132,8 +135,8 @@ def _check_ids(folder: Path, where: str) -> None:
 def _fetch_base(spec: Encoder, repo_id: str) -> tuple[str | None, Path]:
     """Download a base from the Hub; return the commit of its revision and its path on this disk.
 
-    The path is a folder; of word vectors, the file. Raises InputError for a revision or file that
-    does not exist, RunError when the Hub cannot be read.
+    The path is a folder; for word vectors, a file. Raises InputError for a repository, revision or
+    file that does not exist, RunError when the Hub cannot be read.
     """
     from huggingface_hub import hf_hub_download, snapshot_download
 
@@ -150,8 +153,8 @@ def _fetch_adapter_base(folder: Path, where: str) -> str:
     """Download the base of a SentenceTransformer that is an adapter; return the base's commit.
 
     The base is read at main, as sentence-transformers reads it. Returns "" for a folder without an
-    adapter. Raises InputError when the adapter names no base on the Hub, RunError when the Hub
-    cannot be read.
+    adapter. Raises InputError when the adapter's config is damaged or names no base on the Hub,
+    RunError when the Hub cannot be read. ``where``: the encoder that errors name.
     """
     config = folder / ADAPTER_CONFIG
     if not config.is_file():
@@ -171,9 +174,10 @@ def _fetch_adapter_base(folder: Path, where: str) -> str:
 
 
 def _hash_files(folder: Path, prefix: str = "") -> str:
-    """Return the SHA-256 over names and contents of the files of ``BASE_FILES`` in ``folder``.
+    """Return the SHA-256 over the names and contents of a folder's files, as hex.
 
-    ``prefix``: put before each pattern; "**/" takes the files of all folders below, too.
+    Only files that match ``BASE_FILES`` count. ``prefix`` is put before each pattern: "" takes the
+    files of ``folder`` alone, "**/" those of all folders below, too.
     """
     paths: dict[str, Path] = {}
     for pattern in BASE_FILES:

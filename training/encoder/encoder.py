@@ -1,5 +1,5 @@
-"""Encoders of a recipe: the base under stock pooling, prompts and LoRA adapters, or a finished
-SentenceTransformer.
+"""Encoders of a recipe: a base with stock pooling, prompt and LoRA adapter, static embeddings, or a
+finished SentenceTransformer.
 
 Only stock sentence-transformers modules and safetensors are used, so the released model loads
 without code of ours. Padding is on the right: with left padding, GPT-2 would see other positions in
@@ -80,9 +80,15 @@ LONG_PROBE = "Two young women cook red beans in an old blue car on the beach, an
 def build_encoder(
     spec: Encoder, base: Base, lora: Lora | None = None, key: str = "base"
 ) -> SentenceTransformer:
-    """Build the untrained encoder of a recipe's ``key``.
+    """Build an untrained encoder of a recipe.
 
-    With ``lora``, the base is frozen under a new adapter, which changes no output before training.
+    Args:
+        spec: the encoder's section of the recipe.
+        base: its base, found by ``find_base``.
+        lora: the adapter, which changes no output before training and freezes the base; None: no
+            adapter.
+        key: the section's key, which errors name: base or datasets.N.guide.
+
     Raises InputError when the base cannot be loaded, or prompt, lengths or adapter do not fit it.
     """
     where = f"{key}: {spec.repo_id or spec.path}"
@@ -106,7 +112,8 @@ def _load_transformer(spec: Encoder, base: Base, where: str) -> Transformer:
     """Load the base with its tokenizer, in the recipe's precision.
 
     Raises InputError when transformers cannot load it, when a weight is missing, when the tokenizer
-    has no token to pad with, and when layers, pooling or length do not fit the base.
+    has neither a pad nor an eos token, and when layers, pooling or length do not fit the base.
+    ``where``: the encoder that errors name.
     """
     # The model, without its pooler and without the layers that the recipe leaves out.
     with convert_model_errors(where):
@@ -140,7 +147,7 @@ def _load_transformer(spec: Encoder, base: Base, where: str) -> Transformer:
     _check_length(spec, transformer, where)
 
     # The tokenizer needs a padding token.
-    tokenizer: Any = transformer.tokenizer  # ``find_base`` has loaded it before
+    tokenizer: Any = transformer.tokenizer  # not None: ``find_base`` checks that it can be loaded
     if tokenizer.pad_token is None:
         if tokenizer.eos_token is None:
             raise InputError(where, "its tokenizer has no pad and no eos token")
@@ -151,9 +158,9 @@ def _load_transformer(spec: Encoder, base: Base, where: str) -> Transformer:
 def select_first_layers(config: Any, layers: int | None, where: str) -> dict[str, Any]:
     """Return the keyword arguments of a config that keep only the first ``layers`` layers.
 
-    The norm after the last layer stays. Config lists with one value a layer (e.g. layer_types) are
-    cut, too. ``layers`` None: all layers, so no arguments. Raises InputError naming ``where`` when
-    the base has fewer layers.
+    The norm after the last layer stays. Lists of the config with one value for each layer (e.g.
+    layer_types) are cut, too. ``layers`` None: all layers, so an empty dict is returned. Raises
+    InputError naming ``where`` when the base has fewer layers.
     """
     if layers is None:
         return {}
@@ -170,12 +177,13 @@ def select_first_layers(config: Any, layers: int | None, where: str) -> dict[str
 
 
 def drop_pooler(config: Any) -> dict[str, Any]:
-    """Return the keyword argument that loads a model without its pooler; empty where it has none.
+    """Return the keyword argument that loads the model of ``config`` without a pooler.
 
-    No encoder here uses the pooler, and a base published without one would get random weights.
+    Returns an empty dict when the model's class has no such argument. No encoder here uses the
+    pooler, and transformers would give random weights to a pooler that the base's files lack.
     """
     model_class = MODEL_MAPPING.get(type(config), None)
-    # A config without a class, or with several, as Funnel's.
+    # None for a config without a class; a tuple for one with several classes, e.g. Funnel's.
     if not isinstance(model_class, type):
         return {}
     if "add_pooling_layer" not in inspect.signature(model_class).parameters:
@@ -203,11 +211,12 @@ def _check_length(spec: Encoder, transformer: Transformer, where: str) -> None:
 
 
 def _load_sentence_transformer(spec: Encoder, base: Base, where: str) -> SentenceTransformer:
-    """Load a SentenceTransformer with its own modules; download nothing, run no code of its own.
+    """Load a finished SentenceTransformer; download nothing, run no code from its folder.
 
-    The recipe's prompt becomes its default prompt, which is saved with it. Logs which of its
-    prompts the training uses. Raises InputError when it cannot be loaded, cannot read a sentence,
-    or has fewer positions than ``max_seq_length``.
+    The recipe's prompt becomes the encoder's default prompt, which is saved with it. A Transformer
+    gets the recipe's ``max_seq_length``. Logs which of the encoder's prompts the training uses.
+    Raises InputError when the encoder cannot be loaded, has no safetensors weights, cannot read a
+    sentence, or has fewer positions than ``max_seq_length``. ``where``: its name in errors.
     """
     require_safetensors(base.folder, where)
     with convert_model_errors(where):
@@ -240,15 +249,15 @@ def _load_sentence_transformer(spec: Encoder, base: Base, where: str) -> Sentenc
 
 
 def get_default_prompt(encoder: SentenceTransformer) -> str | None:
-    """Return the prompt that ``encode`` puts before each text by default; None without one."""
+    """Return the prompt that ``encode`` puts before each text by default; None for no prompt."""
     return encoder.prompts.get(encoder.default_prompt_name or "") or None
 
 
 def require_trainable(encoder: SentenceTransformer, where: str) -> None:
-    """Raise InputError for an encoder that this project does not train.
+    """Raise InputError naming ``where`` for a finished encoder that this project does not train.
 
-    These are a SentenceTransformer with an adapter, and one whose first module is neither a
-    Transformer nor a StaticEmbedding.
+    It trains no encoder with an adapter, and none whose first module is neither a Transformer nor a
+    StaticEmbedding.
     """
     if not isinstance(encoder[0], Transformer | StaticEmbedding):
         raise InputError(
@@ -267,8 +276,9 @@ def _build_static(
 ) -> StaticEmbedding:
     """Build a static encoder: a text's embedding is the mean of its tokens' input embeddings.
 
-    With ``spec.vocabulary``, only the tokens of the corpus stay. Raises InputError for a slow
-    tokenizer, and for a vocabulary that cannot be cut.
+    With ``spec.vocabulary``, ``cut_vocabulary`` cuts the tokens to those that the corpus needs.
+    Raises InputError naming ``where`` for a slow tokenizer, and for a vocabulary that cannot be
+    cut.
     """
     if not isinstance(transformer.tokenizer, PreTrainedTokenizerFast):
         raise InputError(where, "a static encoder needs a fast tokenizer")
@@ -277,7 +287,7 @@ def _build_static(
     assert isinstance(weights, torch.Tensor)
     weights = weights.detach().clone()
     if spec.vocabulary is not None and base.corpus is not None:
-        # The corpus's tokens are counted: of whole texts, without a batch's padding.
+        # The tokens of whole texts are counted, without padding.
         tokenizer.no_truncation()
         tokenizer.no_padding()
         texts = base.corpus.train["anchor"][:]
@@ -303,9 +313,12 @@ def save_release(
 ) -> None:
     """Write to ``folder`` what the recipe releases: the encoder, its adapter, or both merged.
 
-    A merge loads the base again in ``spec.dtype``, so its weights are not rounded by a
-    quantization. It uses a temporary folder FOLDER.adapter. An earlier ``folder`` is replaced.
-    Raises RunError as ``save_encoder`` does.
+    A merge loads the base again in ``spec.dtype``, so that no quantization rounds its weights. It
+    uses a temporary folder FOLDER.adapter. An earlier ``folder`` is replaced. ``lora`` None: the
+    encoder has no adapter.
+
+    Raises RunError when the saved tokenizer gives other ids, InputError when the base of a merge
+    cannot be loaded again.
     """
     if lora is None or lora.release == "adapter":
         save_encoder(encoder, folder)
@@ -319,7 +332,8 @@ def save_release(
 def merge_adapter(spec: Encoder, base: Base, adapter: Path) -> SentenceTransformer:
     """Return the base, in ``spec.dtype``, with the weights of an adapter added to its own.
 
-    ``adapter``: the folder of the adapter. A quantization of ``spec`` is left out.
+    ``adapter``: the folder of the adapter. A quantization of ``spec`` is left out. Raises
+    InputError when the base cannot be loaded.
     """
     encoder = build_encoder(spec.model_copy(update={"quantization": None}), base)
     model: Any = encoder.transformers_model
@@ -328,10 +342,10 @@ def merge_adapter(spec: Encoder, base: Base, adapter: Path) -> SentenceTransform
 
 
 def save_encoder(model: SentenceTransformer, folder: Path) -> None:
-    """Write a loadable model to ``folder``, without upstream's README; replace an earlier folder.
+    """Write a loadable encoder to ``folder``, without upstream's README; replace an earlier folder.
 
-    A killed call can leave FOLDER.tmp, and no ``folder``. Of an encoder with an adapter only the
-    adapter is written. Raises RunError when the saved tokenizer gives other ids than the model's.
+    A killed call can leave FOLDER.tmp, and no ``folder``. An encoder with an adapter is written
+    without its base. Raises RunError when the saved tokenizer gives other ids than the model's.
     """
     temporary = folder.with_name(f"{folder.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -346,8 +360,10 @@ def save_encoder(model: SentenceTransformer, folder: Path) -> None:
 def _write_loading_arguments(model: SentenceTransformer, folder: Path) -> None:
     """Write the arguments with which a plain ``SentenceTransformer(folder)`` loads equal weights.
 
-    They become ``model_kwargs`` of ``sentence_bert_config.json``: no pooler and, for an adapter,
-    the base's dtype. ``adapter_config.json`` gets the base's name, and sorted target modules.
+    They become ``model_kwargs`` of ``sentence_bert_config.json``: for a model without a pooler the
+    argument that loads none, and for an adapter the base's dtype. An adapter's
+    ``adapter_config.json`` also gets the base's name, and its target modules are sorted. ``folder``
+    holds the saved encoder.
     """
     transformer: Any = model.transformers_model
     arguments: dict[str, Any] = {}
@@ -358,7 +374,7 @@ def _write_loading_arguments(model: SentenceTransformer, folder: Path) -> None:
         path = folder / ADAPTER_CONFIG
         adapter = json.loads(path.read_text(encoding="utf-8"))
         adapter["base_model_name_or_path"] = transformer.name_or_path
-        # peft writes a set, so in no fixed order. An adapter of other tools may have a pattern.
+        # peft writes a set in no fixed order. An adapter of another tool may have a pattern.
         if isinstance(adapter["target_modules"], list):
             adapter["target_modules"].sort()
         write_text(path, json.dumps(adapter, indent=2, sort_keys=True) + "\n")
@@ -374,10 +390,10 @@ def _write_loading_arguments(model: SentenceTransformer, folder: Path) -> None:
 def set_prompt(transformer: Transformer, prompt: str | None, where: str) -> None:
     """Set the tokenizer's chat template, so that every sentence is read inside ``prompt``.
 
-    ``prompt`` None removes the template: sentences are read as they are. ``transformer``: made with
-    ``PROMPTED`` or ``PLAIN``. Raises InputError naming ``where`` when the prompt does not fit into
-    ``max_seq_length`` or the tokenizer gives other ids through a chat template than for the whole
-    string.
+    ``prompt`` None removes the template: sentences are read as they are. ``transformer`` was loaded
+    with the modality_config ``PROMPTED``, or ``PLAIN`` for None. Raises InputError naming ``where``
+    when the prompt leaves no token of ``max_seq_length`` for a sentence, or the tokenizer gives
+    other ids through a chat template than for the whole string.
     """
     tokenizer: Any = transformer.tokenizer
     if prompt is None:
@@ -429,7 +445,7 @@ def get_input_ids(
 
 
 def check_saved_ids(transformer: Transformer, folder: Path) -> None:
-    """Raise RunError unless the tokenizer saved in ``folder`` gives the ids that were trained on.
+    """Raise RunError unless the tokenizer saved in ``folder`` gives the ids of ``transformer``'s.
 
     The ids of ``PROBES`` and of one sentence that is too long are compared.
     """
@@ -452,8 +468,8 @@ def check_saved_ids(transformer: Transformer, folder: Path) -> None:
 def make_chat_template(tokenizer: Any, prompt: str, space: str) -> str:
     """Make the chat template of a prompt, which prints the last message's text in place of [X].
 
-    ``space`` comes before the prompt's first word. The template has the special tokens that the
-    tokenizer itself puts around a text, because it adds none to the text of a template.
+    ``space`` ("" or " ") comes before the prompt's first word. The template has the special tokens
+    that the tokenizer puts around a plain text, because it puts none around a template's text.
     """
     # The special tokens before the prompt's first token and after its last one.
     encoded = tokenizer(prompt, return_special_tokens_mask=True)
@@ -471,14 +487,14 @@ def make_chat_template(tokenizer: Any, prompt: str, space: str) -> str:
 
 
 def make_jinja_string(text: str) -> str:
-    """Return a Jinja expression that prints ``text``; template syntax in it is printed, too."""
+    """Return a Jinja expression that prints ``text`` as it is, template syntax included."""
     return f"{{{{ {json.dumps(text, ensure_ascii=False)} }}}}"
 
 
 def _is_faithful(transformer: Transformer, prompt: str) -> bool:
-    """Return whether the chat template reads sentences as the prompt in one string does.
+    """Return whether the chat template gives sentences the ids of the whole prompt as one string.
 
-    ``PROBES`` must have the same ids, and a sentence that is too long must keep the prompt's end.
+    All ids of ``PROBES`` must be equal. A sentence that is too long must keep the prompt's end.
     """
     tokenizer: Any = transformer.tokenizer
     expected = [tokenize_prompted(tokenizer, prompt, sentence) for sentence in PROBES]
@@ -505,7 +521,7 @@ def add_adapter(
 
     ``repo_id`` and ``revision`` name the base in the saved adapter; None: a local base, whose
     adapter is released merged. The adapter's random weights come from torch's generator. Raises
-    InputError for layers that the base does not have, and for a bitsandbytes base on a CPU.
+    InputError for a target that names no linear layer, and for a bitsandbytes base on a CPU.
     """
     model: Any = encoder.transformers_model
     _require_linear_layers(model, lora.target_modules)
@@ -543,7 +559,8 @@ def add_adapter(
 def _require_linear_layers(model: nn.Module, targets: tuple[str, ...]) -> None:
     """Raise InputError for a target that names no linear layer of the model.
 
-    peft ignores such a target when another one names a layer.
+    A target is the last part, or the last parts, of a layer's dotted name. peft ignores a target
+    that names no layer when another target names one.
     """
     layers = [
         name for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D)
@@ -565,16 +582,18 @@ def has_adapter(encoder: SentenceTransformer) -> bool:
 
 
 def check_base_branch(spec: Encoder, where: str) -> None:
-    """Raise InputError when the files of the base's branch main are not those that ``spec`` pins.
+    """Raise InputError when main has another base than the revision that ``spec`` pins.
 
-    sentence-transformers loads a released adapter with the base at main. ``where``: the recipe's
-    key of the base, which errors name. Raises RunError when the Hub does not answer.
+    sentence-transformers loads a released adapter with the base at main. Only the files that
+    loading depends on (``LOADED_FILE_ENDINGS``) are compared. ``where``: the recipe's key of the
+    base, which the error names. Raises InputError for an unknown repository or revision, RunError
+    when the Hub does not answer.
     """
     assert spec.repo_id is not None
     with convert_read_errors(spec.repo_id, spec.revision):
         pinned_files = _list_files(spec.repo_id, spec.revision)
         main_files = _list_files(spec.repo_id, "main")
-    # Only files at the top level are loaded. ^ leaves the files that only one side has.
+    # Only files at the top level are loaded. ^ gives the (path, hash) that only one of both has.
     different = {name for name, _ in pinned_files ^ main_files if "/" not in name}
     changed = sorted(name for name in different if name.endswith(LOADED_FILE_ENDINGS))
     if changed:
@@ -587,6 +606,9 @@ def check_base_branch(spec: Encoder, where: str) -> None:
 
 
 def _list_files(repo_id: str, revision: str | None) -> set[tuple[str, str | None]]:
-    """List (path, Git hash of the content) of each file of a model on the Hub at ``revision``."""
+    """Return a set of (path, Git hash of the content): the files of a model on the Hub.
+
+    ``revision`` None: main. Errors of the Hub's client pass unchanged.
+    """
     info = HfApi().model_info(repo_id, revision=revision, files_metadata=True)
     return {(file.rfilename, file.blob_id) for file in info.siblings or []}

@@ -8,10 +8,10 @@ characters. So a kept token is found as before, and every other text still has t
 ``sif`` multiplies each vector by a / (a + p), smooth inverse frequency (Arora et al. 2017). Both
 happen once, before training, as in Model2Vec (Tulkens and van Dongen 2024).
 
-GloVe (Pennington et al. 2014) writes a word and its numbers a line; fastText's .vec begins with a
-line of two counts. A text is split at white space and around punctuation; it is lower-cased when no
-word of the file has a capital. The mean leaves out words that the file lacks; a text of such words
-alone gives the zero vector.
+A file of word vectors has a word and its numbers in each line, as GloVe's (Pennington et al. 2014);
+fastText's .vec begins with a line of two counts. A text is split at white space and around
+punctuation; it is lower-cased when no word of the file has a capital. The mean leaves out words
+that the file lacks; a text with no other words gives the zero vector.
 """
 
 import gzip
@@ -32,12 +32,12 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from sts_dino.hub.contract.recipe import Vocabulary
 from sts_dino.hub.errors import InputError
 
-_BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # tokens that write characters outside the vocabulary
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # a token of one byte, for other characters
 _AFFIXES = ("continuing_subword_prefix", "end_of_word_suffix")  # keys of a tokenizer's model
 MOST_LINE_BYTES = 1 << 20  # of a line of word vectors
 TEXTS_PER_BATCH = 1_000  # tokenised together
 _NUMBER_AT_END = re.compile(r" [+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$", re.IGNORECASE)
-_HEADER = re.compile(r"\d+ \d+")  # fastText's: words and dimensions
+_HEADER = re.compile(r"\d+ \d+")  # fastText's first line: number of words, dimensions
 
 
 def cut_vocabulary(
@@ -45,17 +45,17 @@ def cut_vocabulary(
 ) -> tuple[Tokenizer, torch.Tensor]:
     """Return a tokenizer with the vocabulary that ``texts`` need, and its vectors.
 
-    The vectors (tokens, dimensions) are float32.
+    The vectors (tokens, dimensions) are float32; row i belongs to the token with id i.
 
     Args:
         tokenizer: the base's tokenizer, without truncation and padding.
-        weights: the base's input embeddings (ids, dimensions).
+        weights: the base's input embeddings (ids, dimensions of the base).
         texts: the corpus.
         spec: size, dimensions and SIF of the recipe.
         where: the recipe's section that errors name.
 
-    Raises InputError for a tokenizer without byte pair encoding, for a base of fewer dimensions
-    than ``spec.dimensions``, and for texts without a token of the base.
+    Raises InputError for a tokenizer that is not one of plain byte pair encoding, for a base of
+    fewer dimensions than ``spec.dimensions``, and for texts without a token of the base.
     """
     base_dimensions = weights.shape[1]
     if spec.dimensions is not None and spec.dimensions > base_dimensions:
@@ -82,10 +82,10 @@ def cut_vocabulary(
 def cut_tokenizer(
     tokenizer: Tokenizer, texts: Sequence[str], size: int | None, where: str
 ) -> tuple[Tokenizer, list[int]]:
-    """Return a tokenizer with fewer tokens, and the ids that ``tokenizer`` has for these.
+    """Return a tokenizer with fewer tokens; also return their ids in ``tokenizer``, by new id.
 
-    It has the most frequent tokens of the texts, all tokens that they are merged from, the unknown
-    token, and bytes or single characters, in which any other text can be written.
+    The new vocabulary has the most frequent tokens of the texts, all tokens that they are merged
+    from, the unknown token, and bytes or single characters, in which any other text can be written.
 
     Args:
         tokenizer: a tokenizer of byte pair encoding, without prefixes and suffixes of words, and
@@ -94,7 +94,7 @@ def cut_tokenizer(
         size: the number of most frequent tokens; None: all tokens of the texts.
         where: the recipe's section that errors name.
 
-    Raises InputError for another tokenizer, and for texts without a token of it.
+    Raises InputError for a tokenizer of another kind, and for texts without a token of it.
     """
     definition: dict[str, Any] = json.loads(tokenizer.to_str())
     model = definition["model"]
@@ -132,9 +132,10 @@ def cut_tokenizer(
 
 
 def _select_tokens(definition: dict[str, Any], tokens: list[str]) -> None:
-    """Restrict a tokenizer's definition, in place, to ``tokens``; their places become their ids.
+    """Restrict a tokenizer's definition, in place, to ``tokens``; their indices become their ids.
 
-    Merges and added tokens with another token are removed. So is the post-processor.
+    Merges and added tokens with any other token are removed, and so is the post-processor.
+    ``definition``: the content of tokenizer.json.
     """
     model = definition["model"]
     ids = {token: number for number, token in enumerate(tokens)}
@@ -149,7 +150,7 @@ def _select_tokens(definition: dict[str, Any], tokens: list[str]) -> None:
 def collect_parts(token: str, ranks: dict[tuple[str, str], int]) -> set[str]:
     """Return the token, its characters, and all parts that byte pair encoding merges it from.
 
-    ``ranks``: (left, right) → place in the list of merges; the lowest applies first.
+    ``ranks``: (left, right) → index in the list of merges; the merge of lowest rank comes first.
     """
     parts = list(token)
     collected = {token, *parts}
@@ -163,7 +164,7 @@ def collect_parts(token: str, ranks: dict[tuple[str, str], int]) -> set[str]:
         if not merges:
             break
 
-        # Apply the first one of the lowest rank.
+        # Apply the merge of the lowest rank, at its first position.
         _, position = min(merges)
         parts[position : position + 2] = [parts[position] + parts[position + 1]]
         collected.add(parts[position])
@@ -173,9 +174,11 @@ def collect_parts(token: str, ranks: dict[tuple[str, str], int]) -> set[str]:
 def compute_principal_components(
     vectors: np.ndarray, frequencies: np.ndarray, dimensions: int
 ) -> np.ndarray:
-    """Return the first principal components (n, ``dimensions``) of vectors (n, d), centred.
+    """Return the first principal components (n, ``dimensions``) of each of n vectors (n, d).
 
-    ``frequencies`` (n,): the weight of each vector in mean and covariance; they add up to 1.
+    The vectors are centred first. Components are in descending order of variance. ``frequencies``
+    (n,): the weight of each vector in mean and covariance; the weights add up to 1.
+    ``dimensions``: at most d.
     """
     centred = vectors - frequencies @ vectors
     covariance = (centred * frequencies[:, None]).T @ centred
@@ -186,7 +189,7 @@ def compute_principal_components(
 
 
 def _count_ids(tokenizer: Tokenizer, texts: Sequence[str]) -> Counter[int]:
-    """Count how often each token id occurs in the texts, special tokens left out."""
+    """Count how often each token id occurs in the texts; no special token is added to a text."""
     counts: Counter[int] = Counter()
     for first in range(0, len(texts), TEXTS_PER_BATCH):
         batch = list(texts[first : first + TEXTS_PER_BATCH])
@@ -195,16 +198,16 @@ def _count_ids(tokenizer: Tokenizer, texts: Sequence[str]) -> Counter[int]:
     return counts
 
 
-# Metaspace's mark before each word. It stands before every word of the vocabulary, too, so that no
-# part of an unknown word is found there.
+# Metaspace puts this mark before each word of a text. Every word of the vocabulary begins with the
+# mark, too, so that the tokenizer finds no part of an unknown word in the vocabulary.
 _WORD_MARK = "▁"
 
 
 def load_word_vectors(path: Path, max_seq_length: int) -> StaticEmbedding:
     """Load a file of word vectors (.txt or .vec, also with .gz) with a tokenizer of its words.
 
-    A text is read up to ``max_seq_length`` known words. Raises InputError for a file that cannot be
-    read, as ``read_vectors`` does.
+    A text is read up to ``max_seq_length`` known words. Raises InputError for a file without word
+    vectors or with a bad line, OSError for a file that cannot be opened.
     """
     vocabulary, vectors = read_vectors(path)
     tokenizer = build_word_tokenizer(vocabulary, max_seq_length)
@@ -214,22 +217,25 @@ def load_word_vectors(path: Path, max_seq_length: int) -> StaticEmbedding:
 def read_vectors(path: Path) -> tuple[list[str], np.ndarray]:
     """Read words and their vectors, float32 (words, dimensions), in the order of the file.
 
-    The first line decides the dimensions. Of a repeated word, the first vector counts. Raises
-    InputError naming the line for another number of dimensions, for a text that is not a number,
-    for an infinite number or NaN, and for a line that ``_iter_lines`` refuses; naming the file for
-    one without words.
+    The number of spaces in the first line is the number of dimensions. Of a repeated word, the
+    first vector counts.
+
+    Raises InputError naming the line for another number of numbers, for a text that is not a
+    number, for an infinite number or NaN, and for a line that is too long or not UTF-8. Raises
+    InputError naming the file for a damaged .gz file and for a file without words, OSError for a
+    file that cannot be opened.
     """
     rows: dict[str, np.ndarray] = {}
     dimensions = 0
     for number, line in _iter_lines(path):
-        # Split the line from its end; the first one decides how many numbers a line has.
+        # Split the line from its end. The first line decides how many numbers a line has.
         where = f"{path}:{number}"
         if not dimensions:
             dimensions = line.count(" ")
             if dimensions < 1:
                 raise InputError(where, "has no numbers", allowed="a word and its vector a line")
         word, *numbers = line.rsplit(" ", dimensions)  # a few words of GloVe contain spaces
-        # With too many numbers in the line, the word ends in one.
+        # A line with too many numbers leaves some of them at the end of ``word``.
         if len(numbers) != dimensions or not word or _NUMBER_AT_END.search(word):
             raise InputError(
                 where,
@@ -254,10 +260,10 @@ def read_vectors(path: Path) -> tuple[list[str], np.ndarray]:
 def _iter_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield (number from 1, text) of each line, except fastText's header.
 
-    The text is without spaces at its end, and without the byte order mark at the file's start.
-    Only a line feed ends a line: a word may contain another separator. Raises InputError for a line
-    of more than ``MOST_LINE_BYTES``, which bounds the memory, for bytes that are not UTF-8, and for
-    a damaged .gz file.
+    The text has no spaces at its end, and no byte order mark at the file's start. Only a line feed
+    ends a line: a word may contain another separator. Raises InputError for a line of more than
+    ``MOST_LINE_BYTES``, which limits the memory, for bytes that are not UTF-8, and for a damaged
+    .gz file; OSError for a file that cannot be opened.
     """
     number = 1
     with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
@@ -280,7 +286,7 @@ def _iter_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def build_word_tokenizer(vocabulary: list[str], max_seq_length: int) -> Tokenizer:
-    """Build a tokenizer whose ids are positions in ``vocabulary``; it drops other words.
+    """Build a tokenizer whose ids are indices of ``vocabulary``; it leaves out other words.
 
     It splits a text at white space and around punctuation, lower-cases it unless a word of the
     vocabulary has a capital, and reads up to ``max_seq_length`` known words.

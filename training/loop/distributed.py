@@ -34,9 +34,10 @@ def is_main() -> bool:
 
 
 def run_on_main(function: Callable[[], Result]) -> Result:
-    """Run ``function`` on rank 0 alone, and return its result, which is pickled, on every rank.
+    """Run ``function`` on rank 0 alone; return its result on every rank.
 
-    All ranks call it, and wait for rank 0.
+    All ranks call ``run_on_main``, and wait for rank 0. The result is pickled for the others. An
+    error of ``function`` is raised on rank 0.
     """
     results = [function() if is_main() else None]
     if get_process_count() > 1:
@@ -56,11 +57,11 @@ def wait_for_all() -> None:
 
 @contextmanager
 def report_once() -> Iterator[None]:
-    """Let rank 0 report an error first: another rank waits ``MAIN_REPORT_SECONDS`` with its own.
+    """Let rank 0 report an error first: other ranks raise theirs ``MAIN_REPORT_SECONDS`` later.
 
-    When rank 0 has failed, the launcher ends the other ranks meanwhile. Raises RunError in place of
-    gloo's error over a lost connection: another process has ended. Raises all other errors
-    unchanged.
+    When rank 0 has failed, too, the launcher ends the other ranks before they report. With several
+    processes, gloo's error over a lost connection becomes RunError: another process has ended. All
+    other errors pass unchanged.
     """
     try:
         yield

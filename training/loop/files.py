@@ -1,10 +1,10 @@
 """Files of a training run: checkpoints while it trains, and the finished model in its directory.
 
 The trainer writes a checkpoint file by file. Last comes ``MARK_FILE``, with the hash of every other
-file; without it, or with other hashes, a checkpoint is incomplete. Trained weights are saved by
-parameter name: those of the encoder or its adapter in ``student.safetensors``, those of the losses,
-e.g. a masked-language-model head, in ``loss.safetensors``. Loading them needs no second model, no
-base and no Hub.
+file. A checkpoint without this file, or with other hashes, is incomplete. Trained weights are saved
+by parameter name: those of the encoder or its adapter in ``student.safetensors``, those of the
+losses, e.g. a masked-language-model head, in ``loss.safetensors``. Loading them needs no second
+model, no base and no Hub.
 """
 
 import json
@@ -30,7 +30,7 @@ LOSS_FILE = "loss.safetensors"
 FULL_DISK_BYTES = 4 << 20
 # what safetensors and torch.save say of a file that a quota or a limit on file sizes cuts
 CUT_FILE_MESSAGES = ("I/O error", "unexpected pos", "iostream error")
-# a missing file, and a mark that is not JSON, not UTF-8 or of another form
+# errors over a missing file, and over a mark that is not JSON, not UTF-8 or of another form
 DAMAGED_MARK_ERRORS = (
     *(FileNotFoundError, NotADirectoryError),
     *(ValueError, AttributeError, KeyError, TypeError),
@@ -40,7 +40,7 @@ Parameters = Mapping[str, nn.Parameter]
 
 
 def collect_trained(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Return name → parameter for those that are not frozen; a shared parameter has one name."""
+    """Return name → parameter that is not frozen; a shared parameter has its first name alone."""
     parameters = module.named_parameters()
     return {name: parameter for name, parameter in parameters if parameter.requires_grad}
 
@@ -48,10 +48,10 @@ def collect_trained(module: nn.Module) -> dict[str, nn.Parameter]:
 def collect_loss_parameters(
     losses: Mapping[str, nn.Module], encoder: nn.Module
 ) -> dict[str, nn.Parameter]:
-    """Return DATASET.NAME → the losses' own trained parameters, e.g. those of a classifier.
+    """Return DATASET.NAME → parameter: the losses' own trained parameters, e.g. of a classifier.
 
     Parameters that a loss shares with the encoder are left out. Call it before the encoder in the
-    losses is wrapped for several processes: names would change.
+    losses is wrapped for several processes, which changes names. ``losses``: dataset name → loss.
     """
     encoder_ids = {id(parameter) for parameter in encoder.parameters()}
     trained = collect_trained(nn.ModuleDict(losses)).items()
@@ -73,10 +73,10 @@ def save_weights(checkpoint: Path, parameters: Parameters, file: str) -> None:
 
 
 def load_weights(checkpoint: Path, parameters: Parameters, file: str) -> None:
-    """Copy the values in ``file`` of a checkpoint into ``parameters``.
+    """Copy the values in ``file`` of a checkpoint into ``parameters``, in place.
 
-    Raises RunError unless the file holds the same names with the same shapes; a missing file counts
-    as one without any.
+    Raises RunError unless the file holds the same names with the same shapes. A missing file counts
+    as a file without parameters.
     """
     path = checkpoint / file
     saved = load_file(path) if path.is_file() else {}
@@ -98,6 +98,7 @@ def mark_complete(checkpoint: Path, fingerprint: str, processes: int = 1) -> Non
     """Mark a checkpoint as complete: write its run's fingerprint and the hashes of its files.
 
     The files are not synced to the disk, so after a power cut the hashes may differ.
+    ``processes``: the number of processes that trained.
     """
     hashes = {}
     for path in sorted(checkpoint.rglob("*")):
@@ -108,8 +109,10 @@ def mark_complete(checkpoint: Path, fingerprint: str, processes: int = 1) -> Non
 
 
 def is_complete(checkpoint: Path, fingerprint: str) -> bool:
-    """Return whether ``checkpoint`` is of the run ``fingerprint``, and its files have the hashes
-    that ``mark_complete`` wrote. A damaged mark counts as none.
+    """Return whether ``mark_complete`` marked a checkpoint, and its files are still the same.
+
+    ``fingerprint``: the run's fingerprint; a checkpoint of another run is not complete. Neither is
+    one with a damaged mark.
     """
     try:
         mark = json.loads((checkpoint / MARK_FILE).read_text(encoding="utf-8"))
@@ -124,8 +127,8 @@ def is_complete(checkpoint: Path, fingerprint: str) -> bool:
 def find_newest_usable(directory: Path, fingerprint: str) -> Path | None:
     """Return the newest checkpoint in ``directory`` that the run can resume from; None without one.
 
-    A usable checkpoint is complete, and so is the best checkpoint that its state names. All other
-    checkpoints are removed.
+    A checkpoint is usable if it is complete, and so is the best checkpoint that its state names, if
+    any. Checkpoints that are not usable are removed.
     """
     checkpoints = _list_newest_first(directory)
     complete = [checkpoint for checkpoint in checkpoints if is_complete(checkpoint, fingerprint)]
@@ -140,6 +143,8 @@ def find_newest_usable(directory: Path, fingerprint: str) -> Path | None:
 
 def remove_old_checkpoints(directory: Path, keep: int) -> None:
     """Remove all checkpoints but the newest ``keep`` and the best checkpoints that these name.
+
+    The state of a checkpoint names the best checkpoint up to its step.
 
     Call it after the newest checkpoint is marked. Upstream removes checkpoints before that, so a
     kill in between could leave no usable checkpoint.
@@ -158,14 +163,14 @@ def _list_newest_first(directory: Path) -> list[Path]:
 
 
 def get_step(checkpoint: Path) -> int:
-    """Return the optimiser step after which a checkpoint was written."""
+    """Return the optimiser step (from 1) after which a checkpoint was written."""
     return int(checkpoint.name.rsplit("-", 1)[1])
 
 
 def _read_best_checkpoint(checkpoint: Path) -> Path | None:
     """Return the best checkpoint that the state of ``checkpoint`` names; None without validation.
 
-    It lies beside ``checkpoint``, also when the run directory was moved.
+    The returned path lies beside ``checkpoint``, also when the run was moved; it may be missing.
     """
     state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
     best = state["best_model_checkpoint"]
@@ -176,8 +181,8 @@ def _read_best_checkpoint(checkpoint: Path) -> Path | None:
 def convert_disk_errors(out: Path) -> Iterator[None]:
     """Convert errors of safetensors and torch.save over a full disk or a quota into RunError.
 
-    These errors have no errno: their messages and the free space decide. All other errors are
-    raised unchanged. ``out``: the run directory.
+    These errors have no errno: their messages and the free space decide. All other errors pass
+    unchanged, OSError included. ``out``: the run directory.
     """
     try:
         yield
@@ -203,10 +208,10 @@ def convert_disk_errors(out: Path) -> Iterator[None]:
 def complete_run(
     out: Path, manifest: Manifest, built: Path, counts: dict[str, Any], provenance: dict[str, Any]
 ) -> Manifest:
-    """Move the finished model in ``built`` into ``out``, then write and return its manifest.
+    """Move the finished model in ``built`` into ``out``; write and return the complete manifest.
 
-    The manifest gets the files, ``counts`` and ``provenance``, and is complete. ``built`` is
-    removed.
+    It is ``manifest`` with the model's files, ``counts`` and ``provenance``. ``out``: the run
+    directory. ``built``, the model's folder, is removed.
     """
     files = tuple(describe_file(out, path) for path in move_into_place(built, out))
     changes = {"files": files, "counts": counts, "provenance": provenance, "complete": True}
@@ -216,11 +221,10 @@ def complete_run(
 
 
 def move_into_place(built: Path, out: Path) -> list[str]:
-    """Move every file of the finished model into ``out``, and remove ``built``.
+    """Move every file of the folder ``built`` into ``out``, and remove ``built``.
 
-    Returns the files' paths inside ``out``, sorted.
-    A kill in between leaves files that the manifest does not name yet; the next run moves the same
-    bytes again.
+    Returns the files' paths relative to ``out``, with slashes, sorted. After a kill in between,
+    files in ``out`` are not in the manifest yet; the next run replaces them by the same bytes.
     """
     files = [path for path in built.rglob("*") if path.is_file()]
     paths = sorted(path.relative_to(built).as_posix() for path in files)

@@ -1,8 +1,8 @@
 """A training job: the recipe and all its inputs, read and checked before anything is written.
 
 Trainer arguments go from text in the recipe to typed ``SentenceTransformerTrainingArguments`` under
-their upstream names. Defaults, and what may not be given because it is decided elsewhere or not
-supported, are in ``arguments.yaml``.
+their upstream names. ``arguments.yaml`` has their defaults, and the arguments that a recipe may not
+set because they are decided elsewhere or not supported.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ TABLES = yaml.safe_load(Path(__file__).with_name("arguments.yaml").read_text(enc
 class TrainingJob:
     """Everything a training run needs, checked: recipe, inputs on this disk, and trainer arguments.
 
-    ``evaluator``: None without validation data. ``loss_arguments``: typed, for each dataset in the
-    recipe's order. ``guides``: index of a dataset → the encoder that its ``guide`` names.
-    ``reporters``: the names of the reporters, e.g. tensorboard.
+    ``out``: the run directory. ``sets``, ``loss_arguments`` (name → typed value): one for each
+    dataset, in the recipe's order. ``evaluator``: None without validation data. ``reporters``: the
+    names of the reporters, e.g. tensorboard. ``guides``: index of a dataset → the base of its
+    ``guide``; a dataset whose recipe names no guide has no entry.
     """
 
     recipe: ModelRecipe
@@ -68,19 +69,20 @@ class TrainingJob:
     guides: dict[int, Base]
 
     def get_path(self, ending: str) -> Path:
-        """Return the path OUT.``ending`` beside the run directory, which is never published."""
+        """Return the path OUT.``ending`` beside the run directory. It is never published."""
         return self.out.with_name(f"{self.out.name}.{ending}")
 
     @property
     def checkpoints(self) -> Path:
-        """Folder of the checkpoints."""
+        """The folder of the checkpoints, OUT.checkpoints."""
         return self.get_path("checkpoints")
 
     def begin(self) -> Manifest:
-        """Start or resume the run in its run directory, whose lock is held; return the manifest.
+        """Start or resume the run in its run directory; return the manifest.
 
-        Writes recipe and manifest of a new run. Raises InputError when the run directory holds
-        another run.
+        The caller holds the directory's lock. A finished run has a complete manifest. A new run
+        gets its recipe and manifest written. Raises InputError when the run directory holds another
+        run, an unfinished or damaged run of other library versions, or files without a manifest.
         """
         # The inputs, (name, hash): base, vocabulary, datasets, guides.
         base = self.recipe.base
@@ -115,14 +117,14 @@ class TrainingJob:
 def prepare(path: Path, out: Path | None, limit: int | None, settings: list[str]) -> TrainingJob:
     """Read and check everything that a run needs, the cheap things first; write no file of a run.
 
-    Downloads what is on the Hub. With several processes it joins their group. It silences warnings
-    and progress bars of the libraries for the whole process.
+    Downloads base and data from the Hub. A process of several joins their group. Warnings and
+    progress bars of the libraries are silenced in this process from then on.
 
     Args:
         path: the recipe file.
-        out: the run directory (default: artifacts/models/NAME).
+        out: the run directory; None: artifacts/models/NAME.
         limit: replaces the recipe's limit of rows of each dataset; None keeps it.
-        settings: overrides of the recipe, ``KEY=VALUE``.
+        settings: overrides of the recipe, ``KEY=VALUE`` or ``@FILE``.
 
     Raises InputError for a recipe or data that cannot be trained, RunError when the Hub cannot be
     read.
@@ -201,10 +203,10 @@ def prepare(path: Path, out: Path | None, limit: int | None, settings: list[str]
 
 
 def require_taught_pairs(datasets: Sequence[TrainingData], where: str) -> None:
-    """Raise InputError when a file of pairs that a teacher scores is missing.
+    """Raise InputError when the pairs that a teacher scores are missing on this disk.
 
-    The error names the command that makes the file. ``where``: the recipe's ``datasets``, as the
-    error names them.
+    The error names the command that makes them. ``where``: the recipe's key ``datasets``, which
+    the error names with an index. A dataset without a teacher or a local path passes.
     """
     for index, data in enumerate(datasets):
         if data.teacher is None or data.path is None or Path(data.path).exists():
@@ -220,8 +222,8 @@ def require_taught_pairs(datasets: Sequence[TrainingData], where: str) -> None:
 def check_argument_names(texts: dict[str, str], where: str) -> None:
     """Raise InputError naming ``where``.NAME for an argument that a recipe may not set.
 
-    It is decided elsewhere or not supported. The trainer's library, whose import takes seconds, is
-    not needed.
+    Such an argument is decided elsewhere or not supported. Unknown names pass: ``parse_arguments``
+    finds them, with the trainer's library, whose import takes seconds. ``texts``: name → text.
     """
     for name in texts:
         problem = _explain_refusal(name)
@@ -232,7 +234,10 @@ def check_argument_names(texts: dict[str, str], where: str) -> None:
 
 
 def _explain_refusal(name: str) -> str | None:
-    """Return why a recipe may not set a trainer argument; None when it may."""
+    """Return why a recipe may not set the trainer argument ``name``; None when it may.
+
+    The reason is the problem of an error message, e.g. "is set by --out".
+    """
     for owner, names in TABLES["decided"].items():
         if name in names:
             return f"is set by {owner}"
@@ -267,7 +272,10 @@ def parse_arguments(texts: dict[str, str], where: str) -> dict[str, Any]:
 
 
 def _check_range(name: str, value: float, where: str) -> None:
-    """Raise InputError naming ``where`` for a number outside the range of the argument ``name``."""
+    """Raise InputError naming ``where`` for NaN, and for a value out of the range of ``name``.
+
+    Only the arguments of ``above_zero`` and ``from_zero`` in arguments.yaml have a range.
+    """
     if math.isnan(value):
         raise InputError(where, "is nan", allowed="a number")
     is_by_epochs = name == "max_steps" and value == -1  # the trainer's default
@@ -312,10 +320,11 @@ def check_arguments(
 
 
 def _check_dataset_arguments(spec: TrainingData, values: dict[str, Any], where: str) -> None:
-    """Raise InputError for a stream without ``max_steps``, and for a ``batch_sampler`` of rows that
-    have no fixed texts: those of a stream, and documents, whose spans are cut when they are read.
+    """Raise InputError for a stream without ``max_steps``, or with a ``batch_sampler``.
 
-    ``values``: the typed trainer arguments. ``where``: the recipe's section that the error names.
+    A ``batch_sampler`` of documents is refused, too: their spans are cut when a row is read, and a
+    batch sampler needs the texts before. ``values``: the typed trainer arguments. ``where``: the
+    recipe's section that the error names.
     """
     if spec.streaming and values.get("max_steps", -1) <= 0:
         raise InputError(
@@ -332,10 +341,10 @@ def _check_dataset_arguments(spec: TrainingData, values: dict[str, Any], where: 
 
 
 def parse_reporters(reporters: str, where: str) -> list[str]:
-    """Return the distinct names of reporters in the value of ``report_to``, a text with commas.
+    """Return the names of reporters in ``reporters``, each once, in their order.
 
-    "none" gives an empty list. Raises InputError naming ``where`` for a reporter that is unknown or
-    not installed.
+    ``reporters``: the value of ``report_to``, names separated by commas; "none" alone gives an
+    empty list. Raises InputError naming ``where`` for a reporter that is unknown or not installed.
     """
     from transformers.integrations import integration_utils
 
@@ -360,7 +369,7 @@ def split_batch(batch_size: int, processes: int, accumulated: int, where: str) -
     Args:
         batch_size: rows of an optimiser step, over all processes and backward passes.
         processes: the number of processes.
-        accumulated: backward passes of a step in each process.
+        accumulated: the number of backward passes of a step in each process.
         where: the recipe's key that errors name.
 
     Raises InputError when ``batch_size`` is not a multiple of processes x backward passes.
@@ -382,8 +391,8 @@ def split_batch(batch_size: int, processes: int, accumulated: int, where: str) -
 def check_sets(sets: list[TrainingSet], batch_size: int, drop_last: bool) -> None:
     """Check the licence of each loaded dataset, and its number of rows.
 
-    Raises InputError for data without a licence and, with ``drop_last``, for a dataset smaller than
-    ``batch_size``: it would have no batch.
+    Raises InputError for data without a licence and, with ``drop_last``, for a dataset of fewer
+    than ``batch_size`` rows: it would have no batch. A stream's rows are not counted.
     """
     for index, item in enumerate(sets):
         where = f"datasets.{index}: {item.spec.repo_id or item.spec.path}"
@@ -407,7 +416,7 @@ def build_trainer_arguments(
     has_evaluator: bool,
     where: str,
 ) -> SentenceTransformerTrainingArguments:
-    """Build the trainer's arguments of this process; with several, join their group.
+    """Build the trainer's arguments for this process; with several processes, join their group.
 
     Args:
         values: the recipe's arguments, typed, with ``seed`` and ``per_device_train_batch_size``.
@@ -416,7 +425,8 @@ def build_trainer_arguments(
         has_evaluator: whether validation data choose the checkpoint.
         where: the recipe's section that errors name.
 
-    Raises InputError for arguments that the trainer refuses, alone or together.
+    Raises InputError when the trainer, the optimiser or the schedule refuses an argument, when
+    evaluations and checkpoints do not go together, and when processes are missing in the group.
     """
     import torch
 
@@ -435,8 +445,9 @@ def build_trainer_arguments(
 def _choose_by_score(values: dict[str, Any], where: str) -> None:
     """Add to ``values``, in place, the arguments that choose the checkpoint with the best score.
 
-    Raises InputError naming ``where`` when a saved checkpoint would not be evaluated, or the best
-    one might not be saved.
+    ``values``: the trainer's arguments, name → typed value, defaults included. Raises InputError
+    naming ``where`` when a saved checkpoint would not be evaluated, or the best one might not be
+    saved.
     """
     eval_strategy = values["eval_strategy"]
     save_strategy = values["save_strategy"]
@@ -469,10 +480,10 @@ def _make_arguments(values: dict[str, Any], where: str) -> SentenceTransformerTr
 
     Two things differ from upstream. A process uses one GPU, where upstream would split its batch
     over all GPUs. Several processes do not have to drop an incomplete last batch, because
-    ``SharedBatches`` divides it.
+    ``SharedBatches`` divides it. ``values``: all arguments, name → typed value.
 
-    Raises InputError, naming ``where``, for values that the trainer, the optimiser or the schedule
-    refuses; naming WORLD_SIZE when another number of processes joined the group.
+    Raises InputError naming ``where`` for values that the trainer, the optimiser or the schedule
+    refuses, and InputError naming WORLD_SIZE when another number of processes joined the group.
     """
     import torch
     from sentence_transformers import SentenceTransformerTrainingArguments
@@ -486,7 +497,7 @@ def _make_arguments(values: dict[str, Any], where: str) -> SentenceTransformerTr
     try:
         arguments = SentenceTransformerTrainingArguments(**accepted)
     except (ValueError, ImportError, OSError) as error:
-        # the trainer's line may list all allowed values, so more of it is kept than of others
+        # the message may list all allowed values, so it is cut later than other messages
         raise InputError(where, get_first_line(error, longest=1_000)) from error
     if arguments.world_size != processes:
         raise InputError(
@@ -524,7 +535,7 @@ def _make_arguments(values: dict[str, Any], where: str) -> SentenceTransformerTr
 def describe_arguments(
     arguments: SentenceTransformerTrainingArguments, recipe: ModelRecipe
 ) -> dict[str, Any]:
-    """Return the trainer arguments that affect the weights, as plain values for the manifest.
+    """Return the trainer arguments that affect the weights: name → plain value, for the manifest.
 
     With the recipe's slanted triangular schedule, the trainer's own schedule is left out.
     """
@@ -534,12 +545,15 @@ def describe_arguments(
 
 
 def _get_plain(value: Any) -> Any:
-    """Return the value of a member of an enum, and any other object unchanged."""
+    """Return the value of an enum's member; return any other object unchanged."""
     return getattr(value, "value", value)
 
 
 def silence_libraries() -> None:
-    """Silence the libraries' progress bars, and warnings that a user can do nothing about."""
+    """Silence the libraries' progress bars, and warnings that a user cannot act on.
+
+    The setting holds for this process, until it ends.
+    """
     import datasets
     import transformers
 

@@ -3,10 +3,13 @@
 DeCLUTR (Giorgi et al. 2021, sections 3.1 and 3.3) is NT-Xent over spans and masked language
 modelling.
 
-In-batch losses compare every two rows of a batch; upstream's compare the rows of one process. Here
-every process computes the loss of the whole batch. Gradients of gathered embeddings are summed over
-processes, and the trainer averages the gradients of the weights. The result is the gradient that
-one process would compute on the whole batch.
+In-batch losses compare every two rows of a batch; upstream's classes compare the rows of one
+process. Here every process computes the loss of the whole batch. Gradients of gathered embeddings
+are summed over processes, and the trainer averages the gradients of the weights. The result is the
+gradient that one process would compute on the whole batch.
+
+Shapes: B rows or spans, N documents, D dimensions of an embedding, H dimensions of a hidden state,
+V ids of the vocabulary.
 """
 
 from typing import Any
@@ -42,13 +45,13 @@ def build_loss(
 
     Args:
         name: one of ``LOSSES``.
-        arguments: the recipe's ``loss_arguments``, typed.
+        arguments: the recipe's ``loss_arguments``, name → typed value.
         encoder: the encoder that is trained.
         base: the encoder's base; DeCLUTR's masked language head is read from it.
         processes: the number of processes that share a batch.
-        guide: the second encoder of a guided loss; it is frozen in place.
+        guide: the second encoder of a guided loss, frozen in place; None: the loss has no guide.
 
-    Raises InputError when the loss and the encoder, or the arguments, do not go together.
+    Raises InputError when the loss does not fit the encoder, its base or the arguments.
     """
     loss = LOSSES[name]
     arguments = dict(arguments)
@@ -59,7 +62,7 @@ def build_loss(
         arguments["head"] = load_head(base)
     if guide is not None:
         arguments["guide"] = guide.requires_grad_(False).eval()
-    # Upstream's own option, where no ``Gathered`` class does it.
+    # Without a ``Gathered`` class, an option of the loss's class gathers the batch.
     if processes > 1 and not loss.gathered and "gather_across_devices" in loss.parameters:
         arguments["gather_across_devices"] = True
     try:
@@ -69,11 +72,11 @@ def build_loss(
 
 
 def compute_nt_xent(anchors: Tensor, positives: Tensor, temperature: float) -> Tensor:
-    """Return NT-Xent of anchors (B, D) and positives (B, D): the mean of section 3.1's ℓ.
+    """Return NT-Xent of anchors (B, D) and positives (B, D), a scalar: the mean of section 3.1's ℓ.
 
-    It is the cross-entropy of each point's partner among the 2B - 1 other points, with cosine /
-    ``temperature`` as logits. The paper writes a sum; a mean keeps the balance with the masked
-    language loss.
+    Row i of the positives is the partner of anchor i. NT-Xent is the mean cross-entropy of each of
+    the 2B points' partner among the other 2B - 1 points, with cosine / ``temperature`` as logits.
+    The paper writes a sum; a mean keeps the balance with the masked language loss.
     """
     points = functional.normalize(torch.cat([anchors, positives]).float(), dim=-1)
     logits = points @ points.T / temperature
@@ -91,7 +94,7 @@ class _UnchangedStates(nn.Module):
 
 
 class MaskedLanguageHead(nn.Module):
-    """The head of any masked language model: hidden states (M, H) → logits (M, V)."""
+    """The head of any masked language model: hidden states of M tokens (M, H) → logits (M, V)."""
 
     def __init__(self, model: PreTrainedModel):
         """Take the head of ``model``, and remove the layers below it from ``model`` itself."""
@@ -103,7 +106,7 @@ class MaskedLanguageHead(nn.Module):
         """Tie the output layer to the encoder's input embeddings, if the checkpoint ties them.
 
         Frozen embeddings (under an adapter, sometimes in half precision) are not shared; the output
-        layer is frozen instead.
+        layer is frozen instead. ``embeddings``: the encoder's input embedding layer.
         """
         if not self.model.config.tie_word_embeddings:
             return
@@ -131,7 +134,7 @@ def load_head(base: Base) -> MaskedLanguageHead:
         model, loading = AutoModelForMaskedLM.from_pretrained(
             str(base.folder), dtype=torch.float32, output_loading_info=True, **NO_PICKLES
         )
-    # Missing layers below the head do no harm: ``MaskedLanguageHead`` removes them.
+    # Layers below the head may be missing: ``MaskedLanguageHead`` removes them.
     prefix = f"{model.base_model_prefix}."
     missing = [name for name in loading["missing_keys"] if not name.startswith(prefix)]
     if missing:
@@ -145,20 +148,20 @@ class DeclutrLoss(nn.Module):
     """Contrastive and masked language loss over ``SpanCollator``'s features, as a dict of parts.
 
     The anchors are masked and read once; their states give both the embeddings and the masked
-    tokens' logits, as in the authors' code. Positives are read whole, and the mean of an anchor's
-    positives is its partner. Masks come from torch's CPU generator, whose state a checkpoint holds,
-    so a resumed run draws the same.
+    tokens' logits, as in the authors' code. Positives are read without masks, and the mean of an
+    anchor's positives is its partner. Masks come from torch's CPU generator, whose state a
+    checkpoint holds, so a resumed run draws the same masks.
 
     ``contrastive_weight`` multiplies NT-Xent. The paper sums the two parts. The authors' code
-    gathers the points of W GPUs and, with the paper's ``scale_fix: false``, leaves the gradient at
-    1/W of the whole batch's: a weight of 1/W. With ``contrastive_weight`` 0 no positive is read,
-    with ``mlm_probability`` 0 anchors are read whole (figure 3).
+    gathers the points of W GPUs. With the paper's ``scale_fix: false`` the gradient is 1/W of the
+    whole batch's, which is a weight of 1/W here. With ``contrastive_weight`` 0 no positive is read.
+    With ``mlm_probability`` 0 anchors are read without masks (figure 3).
 
-    With ``gather_across_devices`` the points of all processes are each other's negatives and all
+    With ``gather_across_devices`` the points of all processes are each other's negatives, and all
     masked tokens weigh the same. The trainer's mean of gradients (the head's, too) is then that of
-    one process on the joined batch. Processes need equally many documents.
+    one process on the joined batch. Every process needs the same number of documents.
 
-    The encoder has transformer layers. Raises InputError without a mask token.
+    The encoder has transformer layers. Raises InputError when its tokenizer has no mask token.
     """
 
     def __init__(
@@ -191,12 +194,13 @@ class DeclutrLoss(nn.Module):
     def forward(
         self, features: list[dict[str, Tensor]], labels: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """Return part → loss for anchors (N, A, tokens) and positives (N, A * P, tokens).
+        """Return part → loss, a scalar; the parts are those of ``compute_parts``.
 
-        N documents with A anchors each, P positives for each anchor; the anchors are masked here.
-        ``features``: anchors, positives. ``labels``: upstream's argument; spans have none.
+        ``features``: the features of anchors (N, A, tokens), then of positives (N, A * P, tokens):
+        A anchors of each document, P positives of each anchor. The anchors are masked here.
+        ``labels``: upstream's argument; spans have none.
         """
-        # The first dimension becomes all spans: N * A anchors, N * A * P positives.
+        # Flatten the documents: N * A anchors, N * A * P positives.
         flat_features = []
         for spans in features:
             flat_features.append({name: value.flatten(0, 1) for name, value in spans.items()})
@@ -205,7 +209,7 @@ class DeclutrLoss(nn.Module):
         return self.compute_parts({**anchors, "input_ids": ids}, targets, positives)
 
     def mask_tokens(self, ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Choose ids (B, tokens) to predict; return the ids with masks, and the targets.
+        """Choose ids (B, tokens) to predict; return the ids with masks and the targets (B, tokens).
 
         Of the chosen ids 80 % become the mask, 10 % a random id, 10 % stay (Devlin et al. 2019).
         Padding and special tokens are never chosen. The target of an id that is not chosen is
@@ -222,9 +226,12 @@ class DeclutrLoss(nn.Module):
     def compute_parts(
         self, anchors: dict[str, Tensor], targets: Tensor, positives: dict[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Return part → loss for masked anchors (B, tokens), targets, positives (B * P, tokens).
+        """Return part → loss, a scalar: mlm and, unless ``contrastive_weight`` is 0, contrastive.
 
-        The parts are mlm and, with a ``contrastive_weight``, contrastive.
+        Args:
+            anchors: the features of masked anchors, (B, tokens).
+            targets: the ids to predict, (B, tokens), as ``mask_tokens`` returns them.
+            positives: the features of the positives, (B * P, tokens), P of each anchor in turn.
         """
         features = self.model(anchors)
         embeddings = features["sentence_embedding"]
@@ -246,7 +253,7 @@ class DeclutrLoss(nn.Module):
 
         With ``gather_across_devices`` the value is scaled: its mean over processes is the mean over
         the masked tokens of all processes. ``states``: (B, tokens, H), ``targets``: (B, tokens).
-        Logits of other tokens are not computed.
+        Only the logits of masked tokens are computed.
         """
         is_masked = targets != NOT_MASKED
         logits = self.head(states[is_masked])
@@ -262,9 +269,10 @@ class _Gathered:
     """Mixin that computes a loss of scored pairs over the batch of all processes."""
 
     def compute_loss_from_embeddings(self, embeddings: list[torch.Tensor], labels: Any) -> Any:
-        """Return the scalar loss of the batch of which this process has a part.
+        """Return the loss over the batch of all processes, a scalar.
 
-        ``embeddings``: this process's two sides, each (rows, dimensions). ``labels``: its scores.
+        ``embeddings``: both sentences' embeddings of this process's rows, each (B, D). ``labels``:
+        their scores (B,).
         """
         gathered = [all_gather_with_grad(side) for side in embeddings]
         gathered_labels = all_gather(labels)
@@ -274,9 +282,9 @@ class _Gathered:
 class CorrelationLoss(nn.Module):
     """1 - Pearson's correlation of a batch's cosines and scores.
 
-    The scores are a teacher's cosines. Their scale and zero do not matter, as the encoder keeps its
-    own. A batch whose scores or cosines are all equal has the loss 1. Dropout is off, because it
-    would only add noise to the cosines.
+    The scores are a teacher's cosines. The loss does not depend on their scale and offset, so the
+    encoder keeps its own range of cosines. A batch whose scores or cosines are all equal has
+    the loss 1. Dropout is off, because it would only add noise to the cosines.
     """
 
     def __init__(self, encoder: SentenceTransformer):
@@ -284,7 +292,10 @@ class CorrelationLoss(nn.Module):
         self.model = encoder
 
     def forward(self, features: list[dict[str, Tensor]], labels: Tensor) -> Tensor:
-        """Return the loss of pairs, two columns of (B, tokens), with scores ``labels`` (B,)."""
+        """Return the loss of B pairs, a scalar.
+
+        ``features``: the features of both sentences, each (B, tokens). ``labels``: scores (B,).
+        """
         was_training = self.model.training
         self.model.eval()  # no dropout, yet with gradients
         embeddings = [self.model(column)["sentence_embedding"] for column in features]
@@ -292,7 +303,7 @@ class CorrelationLoss(nn.Module):
         return self.compute_loss_from_embeddings(embeddings, labels)
 
     def compute_loss_from_embeddings(self, embeddings: list[Tensor], labels: Tensor) -> Tensor:
-        """Return the scalar loss of two sides (B, D) and scores (B,)."""
+        """Return the loss of two embeddings (B, D) of B pairs and their scores (B,), a scalar."""
         first, second = embeddings
         cosines = functional.cosine_similarity(first, second)
         scores = labels.to(cosines.dtype)
@@ -317,7 +328,7 @@ class GatheredAnglELoss(_Gathered, losses.AnglELoss):
 class GatheredCachedGISTEmbedLoss(losses.CachedGISTEmbedLoss):
     """Cached GISTEmbed over the batch of all processes.
 
-    Upstream compares anchors with those of their own process.
+    Upstream compares an anchor with the anchors of its own process alone.
     """
 
     def calculate_loss(
@@ -327,10 +338,11 @@ class GatheredCachedGISTEmbedLoss(losses.CachedGISTEmbedLoss):
         *,
         with_backward: bool = False,
     ) -> torch.Tensor:
-        """Return the scalar loss over the batch of all processes.
+        """Return the loss over the batch of all processes, a scalar.
 
-        ``reps``: the encoder's embeddings, column → mini-batches of (rows, D). ``reps_guided``: the
-        guide's. ``with_backward``: whether upstream computes gradients mini-batch by mini-batch.
+        ``reps``: the encoder's embeddings of this process's rows: for each column, a list of
+        mini-batches (rows, D). ``reps_guided``: the guide's embeddings in the same layout.
+        ``with_backward``: whether upstream computes gradients mini-batch by mini-batch.
         """
         gathered = [[all_gather_with_grad(torch.cat(column))] for column in reps]
         guided = [[all_gather(torch.cat(column))] for column in reps_guided]

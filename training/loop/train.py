@@ -1,9 +1,10 @@
-"""One training run, from an untrained encoder or its newest whole checkpoint to a finished run
+"""One training run, from an untrained encoder or its newest usable checkpoint to a finished run
 directory.
 
 Progress is one bar at a terminal and a plain line now and then in a log file: steps, time left,
-loss, learning rate, and the validation score with the best so far. TensorBoard's event files go to
-``NAME.logs``; any other reporter of transformers writes where its own environment variables say.
+loss, learning rate, the newest and the best validation score. TensorBoard's event files go to
+``NAME.logs`` beside the run directory. The environment variables of any other reporter say where
+it writes.
 """
 
 import json
@@ -30,7 +31,7 @@ from transformers import PrinterCallback, TrainerCallback, TrainerState
 from transformers.integrations import TensorBoardCallback
 
 from sts_dino.hub.contract.published_paths import describe_clone
-from sts_dino.hub.contract.recipe import Spans
+from sts_dino.hub.contract.recipe import Grades, Spans
 from sts_dino.hub.contract.run_dir import Manifest, lock_run
 from sts_dino.hub.durable import write_atomically, write_text
 from sts_dino.hub.errors import RunError
@@ -72,15 +73,15 @@ from sts_dino.training.loop.trainer import (
 logger = logging.getLogger(__name__)
 
 ROOT = Path(__file__).resolve().parents[2]  # of the clone or installation
-# How much two evaluations of the same weights may differ. In half precision a score depends on the
-# batches, and another number of processes makes other batches.
+# Largest difference between two validation scores of the same weights. In half precision a score
+# depends on the batches, and another number of processes makes other batches.
 SCORE_TOLERANCE = 1e-4
 HALF_SCORE_TOLERANCE = 5e-3
 COUNTED_ROWS = 20_000  # first rows of a dataset in which long texts are counted
 PILOT_SECONDS = 6.0  # a pilot with enough steps stops after this time
 LOG_LINE_FORMAT = "{desc}: step {n_fmt} of {total_fmt}, {remaining} left{postfix}"
-MERGE_FACTORS = (0.25, 0.5, 0.75, 1.0)  # of the training's change: ``merge: auto`` chooses one
-# keys of the trainer's log entries with a loss that are not parts of that loss
+MERGE_FACTORS = (0.25, 0.5, 0.75, 1.0)  # the factors that ``merge: auto`` chooses from
+# A log entry with a loss also has the parts of that loss. These keys of the entry are not parts.
 OTHER_LOG_KEYS = frozenset(
     [
         "loss",
@@ -98,10 +99,17 @@ OTHER_LOG_KEYS = frozenset(
 def run_training(job: TrainingJob, command: str) -> Manifest:
     """Train the encoder of a job, or resume its training, under the lock of its run directory.
 
-    Returns the manifest, which is complete on the main process; on other processes it is that of
-    the start. A finished run is not trained again. ``command``: the command line that the manifest
-    records. Raises InputError when the run directory holds another run, or encoder and data cannot
-    be trained together; RunError when another process holds the run, or training or disk fails.
+    The main process returns the complete manifest; any other process returns the manifest that the
+    run had at its start. A finished run is not trained again.
+
+    Args:
+        job: the checked job.
+        command: the command line that the manifest records.
+
+    Raises InputError when the run directory cannot be used (``TrainingJob.begin``), or base, data
+    and loss cannot be trained together. Raises RunError when another process holds the run, the
+    Hub stops answering, training diverges, a GPU's memory or the disk is full, or the saved encoder
+    differs from the trained one. Errors that the operating system reports pass as OSError.
     """
     if job.recipe.threads is not None:
         torch.set_num_threads(job.recipe.threads)
@@ -132,7 +140,7 @@ def run_training(job: TrainingJob, command: str) -> Manifest:
 
 @contextmanager
 def convert_memory_errors() -> Iterator[None]:
-    """Convert torch's out-of-memory error of a GPU into RunError."""
+    """Convert torch's out-of-memory error of a GPU into RunError; other errors pass unchanged."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -147,9 +155,9 @@ def convert_memory_errors() -> Iterator[None]:
 def build_untrained_encoder(job: TrainingJob) -> SentenceTransformer:
     """Build the recipe's encoder as it is before training.
 
-    Sets the seed of Python, numpy and torch to the recipe's: random weights, e.g. of an adapter,
-    depend on it. Raises InputError for a base that cannot be loaded as the recipe says or, except
-    for a baseline, cannot be trained.
+    Sets the seed of Python, numpy and torch to the recipe's, because random weights (e.g. of an
+    adapter) depend on it. Raises InputError for a base or adapter that cannot be built as the
+    recipe says and, unless the recipe is a baseline, for a base that cannot be trained.
     """
     transformers.set_seed(job.recipe.seed)
     spec = job.recipe.base
@@ -164,9 +172,12 @@ def train(job: TrainingJob, fingerprint: str) -> EncoderTrainer:
     """Train the encoder, or resume from the newest usable checkpoint; return the trainer.
 
     The trainer's model has the weights of the best checkpoint; without validation data, those of
-    the last step. The main process writes the untrained encoder beside the run directory. Raises
-    InputError as ``build_untrained_encoder`` and ``make_trainer`` do, RunError when training
-    diverges.
+    the last step. The main process writes the untrained encoder to OUT.base. ``fingerprint``: the
+    run's fingerprint, which its checkpoints must have.
+
+    Raises InputError when base, data and loss cannot be trained together, ``dataloader_drop_last``
+    leaves no batch, or a row of a stream is bad. Raises RunError when training diverges, the Hub
+    stops answering, the saved tokenizer gives other ids, or the checkpoint holds other parameters.
     """
     # Build the untrained encoder.
     encoder = build_untrained_encoder(job)
@@ -190,7 +201,8 @@ def train(job: TrainingJob, fingerprint: str) -> EncoderTrainer:
                 logger.warning(f"{change}: the same batches, other dropout")
         started = time.monotonic()
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        # Upstream forgets the best checkpoint of a run that was moved and has no more steps.
+        # Upstream finds the best checkpoint by an absolute path, and skips it in a moved run. Its
+        # step is still known.
         if trainer.state.best_model_checkpoint is None:
             trainer._load_best_model()
         trainer.seconds = time.monotonic() - started
@@ -198,11 +210,17 @@ def train(job: TrainingJob, fingerprint: str) -> EncoderTrainer:
 
 
 def _warn_without_dropout(job: TrainingJob, encoder: SentenceTransformer) -> None:
-    """Log a warning when anchor and positive of a self-pair would have equal embeddings.
+    """Log a warning when a text is its own positive, and both would have the same embedding.
 
-    That is so without dropout of the encoder and without the recipe's ``token_dropout``.
+    The embeddings are equal when neither the encoder nor the recipe (``token_dropout``) has
+    dropout. The warning names the first such dataset.
     """
-    names = [item.name for item in job.sets if item.spec.example_type == SELF_PAIR.name]
+    names = [
+        item.name
+        for item in job.sets
+        if item.spec.example_type == SELF_PAIR.name
+        or (item.spec.grades or Grades()).positives == "itself"
+    ]
     if names and not has_dropout(encoder) and not job.recipe.token_dropout:
         logger.warning(
             f"{names[0]}: the encoder has no dropout, so nothing distinguishes a text from itself: "
@@ -211,10 +229,10 @@ def _warn_without_dropout(job: TrainingJob, encoder: SentenceTransformer) -> Non
 
 
 def _warn_of_cut_texts(job: TrainingJob, encoder: SentenceTransformer) -> None:
-    """Log how many texts are longer than the encoder reads, for each dataset.
+    """Log a warning for each dataset with texts that are longer than the encoder reads.
 
-    The distinct texts of its first ``COUNTED_ROWS`` rows are counted. Documents, which are cut into
-    spans, and streams are left out.
+    The warning has their number among the distinct texts of the dataset's first ``COUNTED_ROWS``
+    rows. Documents, which are cut into spans, and streams are not checked.
     """
     for item in job.sets:
         example_type = EXAMPLE_TYPES[item.spec.example_type]
@@ -238,7 +256,9 @@ def make_trainer(
         fingerprint: the run's fingerprint, which checkpoints are marked with.
         first_step: the step of the checkpoint that the run resumes from; 0: a new run.
 
-    Raises InputError when no document is long enough, or a loss does not fit the encoder.
+    Raises InputError when no document is long enough, spans are longer than the encoder reads, a
+    guide cannot be loaded, or a loss does not fit the encoder. Errors over reading a stream pass
+    unchanged.
     """
     recipe = job.recipe
 
@@ -248,7 +268,7 @@ def make_trainer(
         sets = [replace(job.sets[0], train=spans.rows, passed_over=spans.passed_over)]
         collator: Any = spans.collator
     else:
-        sets = [_read_streams_endlessly(item) for item in job.sets]
+        sets = [_make_endless(item) for item in job.sets]
         token_dropout = None
         prompt = get_default_prompt(encoder)
         if recipe.token_dropout:
@@ -301,9 +321,9 @@ def make_trainer(
 
 
 def _cut_documents(job: TrainingJob, encoder: SentenceTransformer) -> SpanRows | None:
-    """Make DeCLUTR's rows of spans of a recipe's documents; None for other example types.
+    """Cut the recipe's documents into DeCLUTR's rows of spans; return None if it has no documents.
 
-    Raises InputError when no document is long enough.
+    Raises InputError when no document is long enough, or spans are longer than the encoder reads.
     """
     item = job.sets[0]  # documents are trained on alone
     if item.spec.example_type != DOCUMENTS.name:
@@ -313,22 +333,24 @@ def _cut_documents(job: TrainingJob, encoder: SentenceTransformer) -> SpanRows |
     return make_span_rows(item.train, encoder.tokenizer, spans, job.recipe.seed, max_seq_length)
 
 
-def _read_streams_endlessly(item: TrainingSet) -> TrainingSet:
-    """Return a dataset whose stream begins again at its end; one without a stream as it is.
+def _make_endless(item: TrainingSet) -> TrainingSet:
+    """Return a copy of a streamed training set whose stream has one epoch after another, endlessly.
 
-    Rows of a stream that are passed over are not counted.
+    A training set without a stream is returned unchanged. Reading the stream raises RunError when
+    an epoch has no rows.
     """
     if not isinstance(item.train, IterableDataset):
         return item
-    return replace(item, train=read_endlessly(item.train, item.name), passed_over=None)
+    return replace(item, train=read_endlessly(item.train, item.name))
 
 
 def _build_guide(
     index: int, encoder: SentenceTransformer, job: TrainingJob
 ) -> SentenceTransformer | None:
-    """Build the guide of a dataset's loss: the recipe's, else a copy of the untrained encoder.
+    """Build the guide of a dataset's loss: the recipe's, else a copy of ``encoder``.
 
-    ``index``: the dataset's place in the recipe. Returns None for a loss without a guide.
+    Returns None for a loss without a guide. ``index``: the dataset's index in the recipe.
+    ``encoder``: still untrained. Raises InputError when the recipe's guide cannot be loaded.
     """
     spec = job.sets[index].spec
     if not LOSSES[spec.loss].guided:
@@ -339,10 +361,11 @@ def _build_guide(
 
 
 def verify_encoder(trainer: EncoderTrainer, job: TrainingJob) -> None:
-    """Check that weights and embeddings are finite, and that a chosen checkpoint has its score.
+    """Raise RunError unless weights and embeddings are finite, and the checkpoint's score recurs.
 
-    All processes call it, as in the trainer's evaluations: in half precision an embedding depends
-    on the other texts of its batch. Raises RunError.
+    The score is the validation score of the chosen checkpoint, measured again; without validation
+    data it is not checked. All processes call this function and share the texts, as in the
+    trainer's evaluations: in half precision an embedding depends on the other texts of its batch.
     """
     # Large finite weights can give infinite embeddings.
     require_finite(list(trainer.model.parameters()), "training")
@@ -350,7 +373,7 @@ def verify_encoder(trainer: EncoderTrainer, job: TrainingJob) -> None:
     if not torch.isfinite(embeddings).all():
         raise RunError("training", "the embeddings are not finite", hint=DIVERGED_HINT)
 
-    # Measure the validation score again. Processes that do not evaluate have nothing to compare.
+    # Measure the validation score again. A process that does not evaluate keeps ``best_score``.
     best_score = trainer.state.best_metric
     if job.evaluator is None or best_score is None:
         return
@@ -369,9 +392,11 @@ def verify_encoder(trainer: EncoderTrainer, job: TrainingJob) -> None:
 
 
 def finish_baseline(job: TrainingJob, manifest: Manifest, command: str) -> Manifest:
-    """Write the untrained encoder into the run directory; write and return the manifest.
+    """Write the untrained encoder into the run directory; write and return the complete manifest.
 
-    The manifest is complete. ``command``: the command line that it records.
+    ``manifest``: the manifest that the run had at its start. ``command``: the command line that the
+    manifest records. Raises InputError when the base cannot be loaded, RunError when the saved
+    tokenizer gives other ids.
     """
     encoder = build_untrained_encoder(job)
     built = job.get_path("building")
@@ -386,10 +411,12 @@ def finish_baseline(job: TrainingJob, manifest: Manifest, command: str) -> Manif
 def finish_training(
     job: TrainingJob, manifest: Manifest, trainer: EncoderTrainer, command: str
 ) -> Manifest:
-    """Write the trained encoder, merged as the recipe says; write and return the manifest.
+    """Write the trained encoder into the run directory; write and return the complete manifest.
 
-    The manifest is complete. ``command``: the command line that it records. Removes the
-    checkpoints.
+    An adapter and ``merge`` are merged with the base as the recipe says. Removes the checkpoints.
+    ``manifest``: the manifest that the run had at its start. ``command``: the command line that the
+    manifest records. Raises InputError when an adapter's base cannot be loaded again, RunError when
+    the saved tokenizer gives other ids.
     """
     # The model, in a folder of its own until it is complete.
     encoder = trainer.model
@@ -419,7 +446,7 @@ def finish_training(
 
 
 def count_parameters(encoder: SentenceTransformer) -> int:
-    """Count the encoder's parameters; two 4-bit parameters in one byte count as two."""
+    """Count the encoder's parameters; two 4-bit parameters packed in one byte count as two."""
     count = sum(parameter.numel() for parameter in encoder.parameters())
     model = encoder.transformers_model
     if model is not None:
@@ -439,8 +466,15 @@ def _complete(
 ) -> Manifest:
     """Move the model in ``built`` into the run directory; write and return the complete manifest.
 
-    ``training``: the manifest's facts of the training; None: a baseline. ``command``: the command
-    line that the manifest records. Removes the checkpoints.
+    Removes ``built`` and the checkpoints.
+
+    Args:
+        job: the job of the run.
+        manifest: the manifest that the run had at its start.
+        built: the folder of the finished model.
+        counts: the manifest's counts, name → number; None: not known.
+        training: the result of ``describe_training``; None: a baseline.
+        command: the command line that the manifest records.
     """
     provenance: dict[str, Any] = {
         "datasets": [item.describe() for item in job.sets],
@@ -458,20 +492,27 @@ def _complete(
 
 
 def merge_with_base(job: TrainingJob, built: Path, device: str) -> dict[str, Any]:
-    """Multiply what the training changed in the weights of ``built`` by ``merge``, in float32.
+    """Multiply the training's change of the weights in ``built`` by the recipe's ``merge`` factor.
 
-    Merged = untrained + factor * (trained - untrained), computed as (1 - factor) * untrained +
-    factor * trained: up to 1 the weighted mean of both (WiSE-FT, LM-Cocktail), above 1 an
-    extrapolation (task arithmetic, Ilharco et al. 2023). With ``merge: auto`` the factor is the
-    best on validation, the smallest of equal ones. Returns the factor as ``share`` and, for auto,
-    ``validation_scores`` (factor → score). After a kill, the next call finds unmerged weights,
-    because the trainer writes ``built`` again.
+    Merged = untrained + factor * (trained - untrained). It is computed in float32, as
+    (1 - factor) * untrained + factor * trained. A factor up to 1 gives a weighted mean of both
+    (WiSE-FT, LM-Cocktail). A factor above 1 is an extrapolation (task arithmetic, Ilharco et al.
+    2023). With ``merge: auto`` the factor is the best of ``MERGE_FACTORS`` on validation, and of
+    equal ones the smallest.
+
+    Returns the factor as ``share`` and, for auto, ``validation_scores`` (factor → score). After a
+    kill, the next run merges unmerged weights, because ``finish_training`` writes ``built`` anew.
+
+    Args:
+        job: the job, whose untrained encoder lies in OUT.base.
+        built: the folder of the trained encoder; its safetensors files are replaced.
+        device: the device on which the merged encoders are evaluated, e.g. ``cuda:0``.
     """
     untrained_folder = job.get_path("base")
     trained = {path: load_file(path) for path in sorted(built.rglob("*.safetensors"))}
 
     def write_merged(factor: float) -> None:
-        """Write the weights with this factor in place of the files in ``built``."""
+        """Replace the weights in ``built`` by those merged with this factor."""
         for path, tensors in trained.items():
             with safe_open(path, "pt") as file:
                 metadata = file.metadata()
@@ -508,8 +549,9 @@ def merge_with_base(job: TrainingJob, built: Path, device: str) -> dict[str, Any
 def describe_training(job: TrainingJob, trainer: EncoderTrainer) -> dict[str, Any]:
     """Return what the manifest records of the training: steps, checkpoint, curves, arguments.
 
-    A curve is [[step, value]], steps ascending; ``loss_parts``: name → curve, only for losses of
-    several parts.
+    A curve is a list of [step, value] by ascending step. ``loss_parts``: name → curve, empty for a
+    loss without parts. Without validation data, best step, metric and score are None, and the
+    validation curve is empty. The batch size is in rows of an optimiser step.
     """
     state = trainer.state
 
@@ -545,8 +587,10 @@ def write_timing(job: TrainingJob, seconds: float, trainer: EncoderTrainer) -> N
     """Write OUT.timing.json, which is not published: seconds, throughput and peak memory.
 
     ``seconds``: from building the encoder to the finished run, in this process. The key
-    ``samples_per_second`` has the rows of all processes since the run was resumed, divided by the
-    seconds of training, evaluations and checkpoints included.
+    ``samples_per_second`` has the rows that all processes trained on since this start of the run,
+    divided by ``training_seconds``, which include evaluations and checkpoints. The peaks are those
+    of this process in MiB; ``peak_gpu_mb`` is None without a GPU. ``resumed_from_step`` is 0 for a
+    run that was not resumed.
     """
     rows = (trainer.state.global_step - trainer.first_step) * job.recipe.batch_size
     timing: dict[str, Any] = {
@@ -565,8 +609,8 @@ def write_timing(job: TrainingJob, seconds: float, trainer: EncoderTrainer) -> N
 class ProgressReporter(TrainerCallback):
     """Callback that shows progress on stderr.
 
-    ``metric``: the name of the validation score; "" without validation data. ``shown``: the numbers
-    beside the bar, name → text.
+    ``metric``: the name of the validation score; "" without validation data. ``shown``: name →
+    formatted number, shown beside the bar.
     """
 
     def __init__(self, metric: str):
@@ -584,7 +628,7 @@ class ProgressReporter(TrainerCallback):
         )
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Advance the bar to the trainer's step."""
+        """Advance the bar to the trainer's step ``state.global_step``."""
         self.bar.update(state.global_step - self.bar.n)
 
     def on_log(

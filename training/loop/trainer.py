@@ -1,13 +1,14 @@
 """SentenceTransformerTrainer over one global batch: NaN checks, loss parameters, token dropout,
 checkpoint choice.
 
-Every process draws the same sequence of whole batches and takes its share of each. Accelerate would
-hand whole batches to processes in turn: a step would mix datasets, no batch sampler would see the
-whole batch (``no_duplicates``), and the order of the rows would depend on the number of processes.
+A global batch has the rows of one optimiser step, over all processes. Every process draws the same
+sequence of global batches and takes its share of each. Accelerate would give whole batches to the
+processes in turn. Then a step would mix datasets, no batch sampler (``no_duplicates``) would see
+the global batch, and the order of the rows would depend on the number of processes.
 
-Token dropout leaves out a share of each text's tokens at random. It tells a text from itself in
-unsupervised SimCSE where an encoder has no dropout: static embeddings, Gemma, Llama. Deleted words
-are among the noises of Gao et al. 2021 (table 2) and TSDAE (Wang et al. 2021).
+Token dropout leaves out a share of each text's tokens at random. In unsupervised SimCSE it makes
+the two embeddings of a text differ where an encoder has no dropout: static embeddings, Gemma,
+Llama. Deleted words are among the noises of Gao et al. 2021 (table 2) and TSDAE (Wang et al. 2021).
 """
 
 import hashlib
@@ -65,10 +66,16 @@ PROBES = ("Dogs", "A man is playing a flute", "3.5 apples", "we, too")
 class SharedBatches(BatchSampler):
     """Batch sampler of one process: its share of every global batch, one per backward pass.
 
-    A step of P processes with A ``accumulated`` backward passes divides its batch into P * A shares
-    of one size, so the mean of their losses is the mean over the batch. A smaller last batch loses
-    the rows that do not divide. If it has fewer rows than shares, every share is the whole batch,
+    A step of P processes with A backward passes each divides its batch into P * A shares of equal
+    size, so the mean of their losses is the mean over the batch. A smaller last batch loses the
+    rows that are left over. If it has fewer rows than shares, every share is the whole batch,
     because all processes take part in every step.
+
+    Args:
+        batch_sampler: yields each global batch, a list of row indices.
+        process: the rank of this process.
+        processes: P.
+        accumulated: A.
     """
 
     def __init__(self, batch_sampler: Any, process: int, processes: int, accumulated: int = 1):
@@ -79,7 +86,7 @@ class SharedBatches(BatchSampler):
         self.drop_last = batch_sampler.drop_last
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Yield the row numbers of this process's shares."""
+        """Yield the row indices of each share of this process, batch by batch."""
         for batch in self.batch_sampler:
             size = len(batch) // self.share_count
             for share in self.own_shares:
@@ -90,14 +97,14 @@ class SharedBatches(BatchSampler):
         return len(self.batch_sampler) * len(self.own_shares)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the batches: the order of the rows depends on it."""
+        """Set the epoch (from 0), on which the order of the rows depends."""
         self.batch_sampler.set_epoch(epoch)
 
     def collect_seen(self, steps: int, row_count: int) -> set[int]:
-        """Return the numbers of the rows in the first ``steps`` batches, those of all processes.
+        """Return the indices of the rows that the first ``steps`` steps take, over all processes.
 
-        It draws the batches again, epoch by epoch, and stops when all ``row_count`` rows were seen.
-        It leaves another epoch set than before, so call it after the training.
+        The batches are drawn again, epoch by epoch, until all ``row_count`` rows of the datasets
+        were seen. This changes the epoch that is set, so call this method after the training.
         """
         numbers: set[int] = set()
         remaining = steps
@@ -116,13 +123,13 @@ class SharedBatches(BatchSampler):
 def compute_slanted_triangle(
     step: int, steps: int, cut_fraction: float = 0.1, ratio: float = 32.0
 ) -> float:
-    """Return the learning rate at ``step`` (from 0) as a share of the peak rate.
+    """Return the learning rate at ``step`` (from 0) of ``steps`` as a share of the peak rate.
 
-    It rises from 1 / ``ratio`` to 1 at step cut = floor(steps * cut_fraction), then falls to
-    1 / ``ratio`` (Howard and Ruder 2018, equation 3). Their fall has the length
-    cut * (1 / cut_fraction - 1), and passes zero when steps * cut_fraction is not an integer. Here
-    the fall has steps - cut steps, and the rate stays at its end after ``steps``. A cut of 0 (few
-    steps) leaves only the fall.
+    The share rises from 1 / ``ratio`` to 1 at step cut = floor(steps * cut_fraction), then falls to
+    1 / ``ratio`` (Howard and Ruder 2018, equation 3). In the paper the fall has
+    cut * (1 / cut_fraction - 1) steps, so the rate ends below 1 / ``ratio`` when
+    steps * cut_fraction is not an integer. Here the fall has steps - cut steps. After ``steps`` the
+    share stays at 1 / ``ratio``. With cut = 0 (few steps) the share only falls.
     """
     cut = math.floor(steps * cut_fraction)
     # The height is 0 at the rate's ends and 1 at its peak.
@@ -134,14 +141,14 @@ class TokenDropout:
     """Leave out each token of a batch's texts with probability ``rate``, but never a whole text.
 
     Special tokens and the prompt are never left out. The draw is a function of ``seed`` and the
-    whole batch: a resumed run draws as an uninterrupted one. Columns are drawn in turn, so those
-    with the same text differ.
+    token ids of the batch, so a resumed run draws as an uninterrupted one. Each column has its own
+    draw, so two columns with the same text differ.
 
     Args:
-        preprocess: texts → features with ``input_ids``; called once, with ``PROBES``.
+        preprocess: texts → features with ``input_ids``; called at construction with ``PROBES``.
         rate: the probability, 0 to 1.
         seed: the run's seed.
-        pad: the id that fills a shortened text up.
+        pad: the id of padding tokens.
     """
 
     def __init__(
@@ -154,18 +161,19 @@ class TokenDropout:
         self.rate = rate
         self.seed = seed
         self.pad = pad
-        # Special tokens and prompt are the tokens that all texts begin and end with.
+        # The probes share only special tokens and the prompt, at their beginning and end.
         probe_ids = [_get_text_ids(preprocess([probe])) for probe in PROBES]
         self.prefix_length = _count_common_start(probe_ids)
         self.suffix_length = _count_common_start([ids[::-1] for ids in probe_ids])
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Return a copy of a collator's batch with fewer tokens; its tensors are on the CPU.
+        """Return a copy of a collator's batch with fewer tokens.
 
-        A batch has ``COLUMN_input_ids`` of each column: (texts, tokens) with
-        ``COLUMN_attention_mask``, or (tokens,) of all texts with ``COLUMN_offsets``.
+        The batch has ``COLUMN_input_ids`` for each column; all tensors are on the CPU. The ids of a
+        transformer are (texts, tokens), beside ``COLUMN_attention_mask``. The ids of a static
+        encoder are (tokens,) for all texts together, beside ``COLUMN_offsets``.
         """
-        # A generator that depends on the seed and all ids.
+        # Make a generator that depends on the seed and all ids.
         columns = [key.removesuffix(IDS_SUFFIX) for key in batch if key.endswith(IDS_SUFFIX)]
         digest = hashlib.sha256(str(self.seed).encode())
         for column in columns:
@@ -185,16 +193,17 @@ class TokenDropout:
     def _drop_from_bags(
         self, batch: dict[str, Any], column: str, generator: torch.Generator
     ) -> None:
-        """Drop tokens of a static encoder's column, in place: ids (tokens,) and offsets (texts,).
+        """Shorten the ids (tokens,) of a static encoder's column in ``batch``; adapt its offsets.
 
-        The texts lie one after another, each from its offset on.
+        The texts lie one after another in the ids. Offsets (texts,): the index of each text's first
+        token. New tensors replace both in the dict ``batch``.
         """
         ids = batch[column + IDS_SUFFIX]
         offsets = batch[f"{column}_offsets"]
         lengths = torch.diff(offsets, append=torch.tensor([len(ids)]))
         keep = self._draw_mask(lengths, generator)
         new_lengths = torch.zeros_like(lengths).index_add_(
-            0, _get_text_numbers(lengths), keep.long()
+            0, _get_text_indices(lengths), keep.long()
         )
         batch[column + IDS_SUFFIX] = ids[keep]
         batch[f"{column}_offsets"] = new_lengths.cumsum(0) - new_lengths
@@ -202,9 +211,10 @@ class TokenDropout:
     def _drop_from_rows(
         self, batch: dict[str, Any], column: str, generator: torch.Generator
     ) -> None:
-        """Drop tokens of a transformer's column, in place: tensors (texts, tokens), padded right.
+        """Shorten the tensors (texts, tokens) of a transformer's column in ``batch``.
 
-        All tensors of the column with that shape are shortened: ids, mask, token types.
+        They are the ids, the mask and perhaps token types, padded on the right before and after.
+        New tensors replace them in the dict ``batch``.
         """
         is_token = batch[f"{column}_attention_mask"].bool()
         keep = torch.zeros_like(is_token)
@@ -225,42 +235,43 @@ class TokenDropout:
     def _draw_mask(self, lengths: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """Return a Boolean mask (tokens,) of the tokens to keep.
 
-        Each token is left out with probability ``rate``, except the prefix and suffix of its text.
-        The token with the highest draw stays, so that no text loses all others.
+        Each token is left out with probability ``rate``, except the prefix and suffix of its text
+        (special tokens and prompt). Of the other tokens of a text, the one with the highest draw
+        always stays.
 
         Args:
-            lengths: (texts,) tokens of each text; the texts lie one after another.
+            lengths: (texts,), the number of tokens of each text; the texts lie one after another.
             generator: the source of the draws, one for each token.
         """
-        # The position of each token in its text.
-        texts = _get_text_numbers(lengths)
+        # For each token, (tokens,): the index of its text, and its position there.
+        texts = _get_text_indices(lengths)
         starts = lengths.cumsum(0) - lengths
         positions = torch.arange(len(texts)) - starts[texts]
         is_fixed = positions < self.prefix_length
         is_fixed |= positions >= lengths[texts] - self.suffix_length
 
-        # Fixed tokens get -1, below all draws.
+        # Draws are 0 to 1, fixed tokens get -1; ``highest`` (texts,) is the maximum of each text.
         draws = torch.rand(len(texts), generator=generator).masked_fill(is_fixed, -1.0)
         highest = torch.full((len(lengths),), -1.0).scatter_reduce(0, texts, draws, "amax")
         return is_fixed | (draws >= self.rate) | (draws == highest[texts])
 
 
-def _get_text_numbers(lengths: torch.Tensor) -> torch.Tensor:
-    """Return the number of each token's text, (tokens,), for texts of ``lengths`` (texts,).
+def _get_text_indices(lengths: torch.Tensor) -> torch.Tensor:
+    """Return the index of the text that each token belongs to, (tokens,).
 
-    Lengths 2 and 3 give 0, 0, 1, 1, 1.
+    ``lengths``: (texts,), the number of tokens of each text. Lengths 2 and 3 give 0, 0, 1, 1, 1.
     """
     return torch.repeat_interleave(torch.arange(len(lengths)), lengths)
 
 
 def _get_text_ids(features: dict[str, Any]) -> list[int]:
-    """Return the token ids of the only text in a batch, of a static encoder or a transformer."""
+    """Return the token ids of the only text in ``features``, the result of ``preprocess``."""
     ids = features["input_ids"]
     return list((ids if "offsets" in features else ids[0]).tolist())
 
 
 def _count_common_start(texts: Sequence[Sequence[int]]) -> int:
-    """Count the tokens that all texts begin with."""
+    """Count the token ids that all texts begin with; a text is its token ids."""
     count = 0
     for tokens in zip(*texts, strict=False):
         if len(set(tokens)) > 1:
@@ -273,13 +284,14 @@ def _count_common_start(texts: Sequence[Sequence[int]]) -> int:
 class TextCollator(SentenceTransformerDataCollator):
     """Collator of sentence-transformers, with token dropout.
 
-    It does not warn about the order of columns: the schema orders them.
+    ``token_dropout`` None: no token is left out. The collator does not warn about the order of
+    columns, because the example type orders them.
     """
 
     token_dropout: TokenDropout | None = None
 
     def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return a batch of token ids by column, some of them left out, and the labels."""
+        """Return the batch of the rows ``features``: each column's token ids, and the labels."""
         batch: dict[str, Any] = super().__call__(features)
         return batch if self.token_dropout is None else self.token_dropout(batch)
 
@@ -288,13 +300,14 @@ class TextCollator(SentenceTransformerDataCollator):
 
 
 class EncoderTrainer(SentenceTransformerTrainer):
-    """SentenceTransformerTrainer over one global batch; checkpoints hold losses' parameters too.
+    """SentenceTransformerTrainer over one global batch; checkpoints also hold losses' parameters.
 
     Args:
-        sets: the training data.
+        sets: the training data; a stream is the only one.
         losses: dataset name → loss.
         slanted: the learning rate's schedule; None: the schedule of the trainer's arguments.
         first_step: the step of the checkpoint that the run resumes from; 0: a new run.
+        kwargs: upstream's arguments, e.g. ``model`` and ``args``.
     """
 
     data_collator_class = TextCollator
@@ -324,9 +337,9 @@ class EncoderTrainer(SentenceTransformerTrainer):
         self.loss_parameters = collect_loss_parameters(losses, self.model)
 
     def get_train_dataloader(self) -> Any:
-        """Return the loader of this process's shares of batches of the recipe's size.
+        """Return the loader of this process: its shares of batches of the recipe's size.
 
-        Raises InputError when ``dataloader_drop_last`` drops every batch.
+        Raises InputError when ``dataloader_drop_last`` drops every batch; a stream is not checked.
         """
         # ``SharedBatches`` divides the batches of indexed rows. A stream has no batch sampler, so
         # accelerate divides its batches.
@@ -359,20 +372,27 @@ class EncoderTrainer(SentenceTransformerTrainer):
     def get_multi_dataset_batch_sampler(
         self, dataset: Any, batch_samplers: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """Return a sampler of this process's shares of upstream's batches."""
+        """Return a sampler of this process's shares of upstream's batches.
+
+        The arguments are upstream's: all rows, and a batch sampler for each dataset.
+        """
         batches = super().get_multi_dataset_batch_sampler(dataset, batch_samplers, *args, **kwargs)
         accumulated = self.args.gradient_accumulation_steps
         self.batches = SharedBatches(batches, get_process_index(), get_process_count(), accumulated)
         return self.batches
 
     def count_seen_rows(self) -> int | None:
-        """Count the distinct rows of the steps so far, over all datasets; None for a stream."""
+        """Count the distinct rows of the steps so far in each dataset; return the sum.
+
+        Returns None for a stream. Call it after the training, because it changes the sampler's
+        epoch.
+        """
         if not isinstance(self.train_dataset, DatasetDict):
             return None
         sizes = [len(rows) for rows in self.train_dataset.values()]
         all_numbers = self.batches.collect_seen(self.state.global_step, sum(sizes))
 
-        # Row numbers run through all datasets; ``first`` is the number of a dataset's first row.
+        # The sampler's indices run through all datasets; ``first`` is the index of a first row.
         first = 0
         count = 0
         for rows in self.train_dataset.values():
@@ -383,7 +403,11 @@ class EncoderTrainer(SentenceTransformerTrainer):
         return count
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Create the learning rate's schedule once: the slanted triangle, else the arguments'."""
+        """Return the learning rate's schedule; make it at the first call.
+
+        It is the recipe's slanted triangle, else the schedule of the trainer's arguments.
+        ``optimizer`` None: the trainer's.
+        """
         if self.slanted is None:
             return super().create_scheduler(num_training_steps, optimizer)
         if self.lr_scheduler is None:
@@ -395,18 +419,20 @@ class EncoderTrainer(SentenceTransformerTrainer):
         return self.lr_scheduler
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
-        """Clip the gradient of all trained parameters, the losses' included.
+        """Clip the norm of the gradient of encoder and losses to ``max_grad_norm``, in place.
 
-        Returns the norm before the clipping.
+        Averages the losses' gradients over all processes first. Returns the norm before the
+        clipping.
         """
         self._average_loss_gradients()
         parameters = [*model.parameters(), *self.loss_parameters.values()]
         return self.accelerator.clip_grad_norm_(parameters, self.args.max_grad_norm)
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
-        """Return the norm of the gradient; average the losses' gradients unless clipping did.
+        """Return the norm of the gradient, as upstream does.
 
-        ``grad_norm``: the norm that the clipping returned; None: nothing was clipped.
+        ``grad_norm``: the norm that ``_clip_grad_norm`` returned; None: it was not called, so the
+        losses' gradients are averaged over all processes here.
         """
         if grad_norm is None:
             self._average_loss_gradients()
@@ -415,7 +441,7 @@ class EncoderTrainer(SentenceTransformerTrainer):
     def _average_loss_gradients(self) -> None:
         """Average the gradients of the losses' own parameters over all processes, in place.
 
-        DistributedDataParallel does that for the encoder alone, which it wraps.
+        DistributedDataParallel averages those of the encoder alone, which it wraps.
         """
         if get_process_count() == 1:
             return
@@ -425,9 +451,10 @@ class EncoderTrainer(SentenceTransformerTrainer):
                 parameter.grad /= get_process_count()
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log; first raise RunError for a loss or a gradient norm that is NaN or infinite.
+        """Log ``logs``; raise RunError instead if the loss or gradient norm is NaN or infinite.
 
-        The loss is the mean since the last log, so no step in between is missed.
+        The loss is the mean over the steps since the last log, so it shows a NaN of any of them.
+        With fp16 the norm is not checked. ``start_time`` is upstream's argument.
         """
         numbers = {"loss": logs.get("loss", 0.0)}
         # The scaler of fp16 tries scales with infinite gradients, and skips their steps.
@@ -440,13 +467,14 @@ class EncoderTrainer(SentenceTransformerTrainer):
         super().log(logs, start_time)
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
-        """Do nothing; upstream would collect training sentences for a card of its own."""
+        """Do nothing; upstream would collect training sentences for its own model card."""
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         """Write the trained parameters of encoder and losses to the checkpoint ``output_dir``.
 
-        Every process calls this method; the main one writes, and all wait for it. Raises RunError
-        for weights that are not finite.
+        Every process calls this method; the main one writes, and all wait for it. ``output_dir``
+        None: the trainer's output folder. ``state_dict`` is upstream's argument and not used.
+        Raises RunError for weights that are not finite.
         """
         parameters = [*self.encoder_parameters.values(), *self.loss_parameters.values()]
         require_finite(parameters, f"training, step {self.state.global_step}")
@@ -459,15 +487,17 @@ class EncoderTrainer(SentenceTransformerTrainer):
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Load the trained parameters of encoder and losses from a checkpoint.
 
-        ``model`` is upstream's argument. Raises RunError when the checkpoint has other parameters.
+        ``model`` is upstream's argument and not used. Raises RunError when the checkpoint has other
+        parameters.
         """
         load_weights(Path(resume_from_checkpoint), self.encoder_parameters, ENCODER_FILE)
         load_weights(Path(resume_from_checkpoint), self.loss_parameters, LOSS_FILE)
 
     def _load_best_model(self) -> None:
-        """Load the best checkpoint, if there is one; upstream only warns when this fails.
+        """Load the checkpoint with the best validation score; do nothing without one.
 
-        It lies beside the others, also when the run was moved since it was written.
+        The checkpoint is found by its step, also in a run that was moved. Raises RunError when it
+        has other parameters, where upstream only warns.
         """
         if self.state.best_global_step:
             best = Path(str(self.args.output_dir)) / f"checkpoint-{self.state.best_global_step}"
@@ -483,10 +513,10 @@ def require_finite(parameters: list[nn.Parameter], where: str) -> None:
 class CheckpointCallback(TrainerCallback):
     """Callback that marks complete checkpoints, removes old ones, and evaluates the last step.
 
-    All but the newest ``keep`` checkpoints, and the best ones that these name, are removed; None
-    keeps all. ``fingerprint``: the run's, which marks a checkpoint. It logs at every checkpoint: a
-    resumed run loses the loss summed up since the last log, so without that its curves would differ
-    from those of an uninterrupted run.
+    The newest ``keep`` checkpoints stay, and the best checkpoints that their states name; ``keep``
+    None: all stay. ``fingerprint``: the run's fingerprint, which marks a checkpoint. The callback
+    makes the trainer log at every checkpoint. A resumed run loses the losses summed since the last
+    log; with a log at the checkpoint its curves equal those of an uninterrupted run.
     """
 
     def __init__(self, fingerprint: str, keep: int | None):
@@ -496,15 +526,18 @@ class CheckpointCallback(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Evaluate the last step, which upstream only saves; log evaluations and checkpoints."""
+        """Make the trainer log at evaluations and checkpoints.
+
+        Make it evaluate the last step, too, if it evaluates by steps: upstream only saves there.
+        """
         if state.global_step >= state.max_steps and args.eval_strategy == IntervalStrategy.STEPS:
             control.should_evaluate = True
-        self.on_epoch_end(args, state, control)  # the same rule for logs
+        self.on_epoch_end(args, state, control)  # logs follow one rule after steps and epochs
 
     def on_epoch_end(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Log evaluations and checkpoints."""
+        """Make the trainer log at evaluations and checkpoints."""
         control.should_log = control.should_log or control.should_save or control.should_evaluate
 
     def on_evaluate(
@@ -523,9 +556,9 @@ class CheckpointCallback(TrainerCallback):
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Mark the checkpoint just written, when every process has written its part.
+        """Mark the checkpoint of this step as complete, then remove old checkpoints.
 
-        Then remove old checkpoints.
+        All processes wait before, until each has written its part, and after.
         """
         wait_for_all()
         if is_main():

@@ -2,10 +2,9 @@
 validation splits.
 
 Pairs are scored by Spearman's correlation of the cosine with their scores, triplets by the share
-whose positive is nearer (cosine) than the negative. Scores of different kinds are never averaged:
-where there are pairs, they alone decide, since similarity of meaning is what the encoders are
-evaluated on. Several sets of a kind count equally. Data that scores are reported on never choose
-the model.
+whose positive is nearer (cosine) than the negative. The two kinds of scores are never averaged:
+where there are pairs, triplets are not used, because the encoders are evaluated on the similarity
+of pairs. All sets of a kind count equally. Evaluation data never choose the checkpoint.
 """
 
 import math
@@ -38,7 +37,10 @@ SPLIT_KEYS = {"repo_id", "revision", "path", "config", "example_set"}
 
 @dataclass(frozen=True)
 class ValidationPairs:
-    """Scored sentence pairs with their provenance; ``sha256``: a Hub commit or a file's SHA-256."""
+    """Scored sentence pairs; ``first``, ``second`` and ``scores`` have a value for each pair.
+
+    ``origin``: the provenance, for the manifest. ``sha256``: a Hub commit or a digest of the data.
+    """
 
     name: str
     first: list[str]
@@ -71,14 +73,17 @@ class ValidationEvaluator(SequentialEvaluator):
 def build_validation_evaluator(
     specs: Sequence[ValidationData], sets: Sequence[TrainingSet], batch_size: int
 ) -> ValidationEvaluator | None:
-    """Build the evaluator of a recipe; None when neither recipe nor datasets have validation data.
+    """Build the evaluator of a recipe; None when recipe and datasets have no validation data.
+
+    The scored pairs of the recipe are used, else those of the datasets, else their triplets.
+    Validation rows of other example types are not used.
 
     Args:
         specs: the recipe's ``validation``.
         sets: the training datasets, whose validation splits are used where ``specs`` is empty.
-        batch_size: texts that are embedded together.
+        batch_size: the number of texts that are embedded together.
 
-    Raises InputError and RunError as ``read_pairs`` does.
+    Raises InputError for pairs that cannot be read or used, RunError when the Hub cannot be read.
     """
     options: Any = {"similarity_fn_names": ["cosine"], "write_csv": False, "batch_size": batch_size}
     inputs: dict[str, str] = {}
@@ -123,7 +128,7 @@ def build_validation_evaluator(
 
 
 def _has_validation_type(item: TrainingSet, type_name: str) -> bool:
-    """Return whether a dataset has a validation split with rows of an example type."""
+    """Return whether a dataset has a validation split, and its rows are of type ``type_name``."""
     source_type = EXAMPLE_TYPES[item.spec.example_type].source_type
     return item.validation is not None and source_type.name == type_name
 
@@ -145,8 +150,8 @@ def read_pairs(spec: ValidationData, key: str) -> ValidationPairs:
     """Read the scored pairs of one entry of the recipe, from a file or the Hub.
 
     ``key``: the entry's key in the recipe, which errors name. Raises InputError for data that
-    cannot be read, for an empty sentence, for a score that is not a number and for equal scores;
-    RunError when the Hub cannot be read.
+    cannot be read, for a blank sentence, for a score that is not a finite number, and for scores
+    that are all equal; RunError when the Hub cannot be read.
     """
     if spec.path is not None:
         return _read_file(Path(spec.path), key)
@@ -154,9 +159,10 @@ def read_pairs(spec: ValidationData, key: str) -> ValidationPairs:
 
 
 def _read_hub(spec: ValidationData, key: str) -> ValidationPairs:
-    """Read the scored pairs of a pinned Hub dataset, streamed, so that only one split is read.
+    """Read the scored pairs of a pinned Hub dataset; it is streamed, so only one split is read.
 
-    The pairs' ``sha256`` is the Hub commit. ``key`` and errors: as for ``read_pairs``.
+    The pairs' ``sha256`` is the Hub commit. Their scores may have any range. ``key`` and errors are
+    those of ``read_pairs``.
     """
     assert spec.repo_id is not None
     where = f"{key}: {spec.repo_id}"
@@ -180,7 +186,8 @@ def _read_file(path: Path, key: str) -> ValidationPairs:
     """Read the scored pairs of a file in the STS Benchmark's layout.
 
     A line has seven or more tab-separated columns: genre, file, year, id, score, both sentences. A
-    quotation mark is a character of a sentence. ``key`` and errors: as for ``read_pairs``.
+    quotation mark is a character of a sentence. The pairs' ``sha256`` is that of the file. ``key``
+    and errors are those of ``read_pairs``.
     """
     where = f"{key}: {path}"
     try:
@@ -228,7 +235,8 @@ def _require_usable(
 ) -> None:
     """Raise InputError for a blank sentence, a score that is not a finite number, or equal scores.
 
-    ``where``: the data that errors name. ``start``: the number of the first row in errors.
+    Scores are refused if all are equal. ``first``, ``second``, ``scores``: a value for each pair,
+    None if missing. ``where``: the data that errors name. ``start``: the first row's number there.
     """
     for number, row in enumerate(zip(first, second, scores, strict=True), start=start):
         sentence1, sentence2, score = row

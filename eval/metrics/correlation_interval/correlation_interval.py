@@ -10,8 +10,8 @@ from sts_dino.eval.scoring import bootstrap
 
 DESCRIPTION = """
 Spearman's and Pearson's correlation (-1 to 1) of predicted with gold scores, each with a percentile
-bootstrap interval over the pairs. Ranks are computed anew in every resample; one with a constant
-side is drawn again.
+bootstrap interval over the pairs. Ranks are computed anew in every resample; a resample with a
+constant side is drawn again.
 """
 
 INPUTS = """
@@ -20,7 +20,7 @@ Args:
     references (list of float): gold scores.
     resamples (int): number of bootstrap resamples, 1000 by default.
     level (float): share of the resamples inside the interval, 0.95 by default.
-    seed (int): of the resampling, 0 by default.
+    seed (int): seed of the resampling, 0 by default.
 Returns:
     spearman, spearman_low, spearman_high, pearson, pearson_low, pearson_high (float).
 """
@@ -32,6 +32,7 @@ class CorrelationInterval(evaluate.Metric):
     """``compute(predictions=, references=)``: both correlations and their intervals."""
 
     def _info(self) -> evaluate.MetricInfo:
+        # Return the texts about the metric, and the type of its two inputs
         value = datasets.Value("float64")
         return evaluate.MetricInfo(
             description=DESCRIPTION,
@@ -43,6 +44,11 @@ class CorrelationInterval(evaluate.Metric):
     def _compute(
         self, predictions: Sequence[float], references: Sequence[float], **options: Any
     ) -> dict[str, float]:
+        """Return the results that ``INPUTS`` lists; ``options`` are resamples, level and seed.
+
+        Raises ValueError when all predictions or all references are equal or one is not finite,
+        RunError when nearly all resamples have a constant side.
+        """
         bootstrap.require_correlation(predictions, references)
         return bootstrap.score_with_intervals(
             predictions, references, ("spearman", "pearson"), **options

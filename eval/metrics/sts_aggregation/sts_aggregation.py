@@ -13,8 +13,8 @@ from sts_dino.eval.tasks.task import Metric, Outcomes
 DESCRIPTION = """
 The correlation (-1 to 1) of predicted with gold similarities over a semantic textual similarity
 task of several subsets, aggregated in the three ways that papers use, which differ by several
-points: `all` (one correlation over the pairs of all subsets together), `mean` (of the subsets'
-correlations) and `wmean` (weighted by their pairs).
+points: `all` (one correlation over the pairs of all subsets together), `mean` (the mean of the
+subsets' correlations) and `wmean` (their mean, weighted by the subsets' numbers of pairs).
 """
 
 INPUTS = """
@@ -37,6 +37,7 @@ class StsAggregation(evaluate.Metric):
     """``compute(predictions=, references=, subsets=)``: three aggregations, and each subset."""
 
     def _info(self) -> evaluate.MetricInfo:
+        # Return the texts about the metric, and the types of its three inputs
         columns = {"predictions": "float64", "references": "float64", "subsets": "string"}
         return evaluate.MetricInfo(
             description=DESCRIPTION,
@@ -54,7 +55,7 @@ class StsAggregation(evaluate.Metric):
         subsets: Sequence[str],
         correlation: Metric = "spearman",
     ) -> dict[str, Any]:
-        """Return the results that ``INPUTS`` lists.
+        """Return the results that ``INPUTS`` lists; all inputs are (n,).
 
         Raises ValueError for an unknown correlation, and for a subset in which a side is constant
         or not finite.

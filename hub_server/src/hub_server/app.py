@@ -1,9 +1,9 @@
 """The ASGI application: routes a request, runs its handler in a thread, maps errors to answers.
 
-Handlers are plain functions. One thread checks the Host header, routes a request and limits its
-body; after the body has arrived (``connections``), another runs the handler. Routes are matched on
-the raw path, before percent-decoding: ``refs%2Fpr%2F1`` is one segment, ``a%2Fb/c`` in a tree
-listing is not ambiguous.
+Handlers are plain functions. A thread checks the Host header, routes a request and limits its body.
+After the body has arrived (``connections``), another thread runs the handler. Routes match the raw
+path, before percent-decoding: ``refs%2Fpr%2F1`` is one segment, and ``a%2Fb/c`` in a tree listing
+is not ambiguous.
 """
 
 import errno
@@ -192,7 +192,10 @@ _SLOW: tuple[Handler, ...] = (
 
 
 def get_body_limit(handler: Handler, call: Call) -> int:
-    """Return a call's body limit in bytes. Raises HubError when its handler refuses any body."""
+    """Return the limit in bytes of a call's body.
+
+    Raises HubError for a call that is refused before its body is read (``_BODY_LIMITS``).
+    """
     if handler in _BODY_LIMITS:
         return _BODY_LIMITS[handler](call)
     return JSON_LIMIT
@@ -201,8 +204,9 @@ def get_body_limit(handler: Handler, call: Call) -> int:
 def match_route(method: str, raw_path: str) -> tuple[Route, dict[str, str]]:
     """Return the first route that fits a request, and the decoded parts of its path by name.
 
-    Raises HubError 404 without an X-Error-Code when no route fits, UnicodeError for a part that is
-    not UTF-8.
+    A HEAD request takes the route of GET. Empty parts are left out; ``kind`` is ``models`` when the
+    path has none. Raises HubError 404 without an X-Error-Code when no route fits, and UnicodeError
+    for a part that is not UTF-8.
     """
     method = "GET" if method == "HEAD" else method
     for route in ROUTES:
@@ -222,7 +226,7 @@ class HubApp:
     Args:
         hub: the Hub's state.
         hosts: the accepted ``Host`` headers. Another value is refused, against DNS rebinding.
-        patience: seconds after which a client that stops in its request gets 408.
+        patience: the timeout in seconds for slow clients (see ``connections``), which get 408.
     """
 
     def __init__(self, hub: Hub, hosts: set[str], patience: float):
@@ -237,7 +241,7 @@ class HubApp:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one HTTP request."""
+        """Answer one HTTP request; ignore events of other kinds, such as WebSockets."""
         if scope["type"] != "http":
             return
         started = time.monotonic()
@@ -257,7 +261,7 @@ class HubApp:
         request_id = headers.get("x-request-id") or headers.get("x-amzn-trace-id")
         response.headers["X-Request-Id"] = (request_id or str(uuid.uuid4()))[:MAX_ID_CHARACTERS]
 
-        # Send it, with one line in the log.
+        # Send the answer, and log one line.
         elapsed = (time.monotonic() - started) * 1000
         received = headers.get("content-length", "0")
         # The path alone: query strings carry upload signatures.
@@ -274,8 +278,8 @@ class HubApp:
     async def _answer(self, scope: Scope, receive: Receive) -> Response:
         """Receive a request's body, run the handler in a thread, and return its answer.
 
-        A refusal (``_REFUSABLE``) becomes an answer. Raises ClientGone, and any other exception of
-        a handler.
+        An error of ``_REFUSABLE`` becomes an answer, unless the Hub itself is at fault. Raises
+        ClientGone, and the errors of a handler that become no answer.
         """
         reader = BodyReader(receive, self._patience)
         body = Body(self._hub.blobs.tmp)
@@ -301,7 +305,7 @@ class HubApp:
                     await anyio.to_thread.run_sync(body.drop, limiter=self._threads)
 
     def _is_for_browser(self, scope: Scope) -> bool:
-        """Return whether a request is a browser's for a page of this Hub, not for its API."""
+        """Return whether a browser asks for a page of this Hub, not for an address of its API."""
         headers = Headers(scope=scope)
         return (
             headers.get("host", "") in self._hosts
@@ -313,9 +317,9 @@ class HubApp:
     def _admit(self, scope: Scope, body: Body) -> tuple[Call, Handler]:
         """Authenticate and route a request before its body is read, and limit its body.
 
-        Raises HubError: 400 for an ambiguous length, 404 or 421 for another host, 401 for an
-        unknown token, 404 without a route, 413 for too long a body; and what the handler's body
-        limit raises.
+        The body in the returned call is empty. Raises HubError: 400 for an ambiguous length, 404 or
+        421 for another host, 401 for an unknown token, 404 without a route, 413 for too long a
+        body; and what ``get_body_limit`` raises. Raises UnicodeError for a path that is not UTF-8.
         """
         # Refuse ambiguous bodies and other hosts.
         headers = Headers(scope=scope)
@@ -361,7 +365,7 @@ def _get_path(scope: Scope) -> str:
 
 
 def _render_refusal(refusal: HubError, scope: Scope) -> Response:
-    """Return a refusal as an error page with the headers of the refusal's JSON answer."""
+    """Return a refusal as an error page, with the headers that its JSON answer would have."""
     endpoint = f"http://{Headers(scope=scope)['host']}"
     page = pages.render_error_page(
         endpoint, _get_path(scope), refusal.status, refusal.message, refusal.code
@@ -373,10 +377,10 @@ def _render_refusal(refusal: HubError, scope: Scope) -> Response:
 
 
 def _convert_to_refusal(error: Exception) -> HubError:
-    """Return the HTTP error for a failed request; raise an error of the Hub itself again.
+    """Return the HTTP error for an error of ``_REFUSABLE``; raise it if the Hub is at fault.
 
-    400 for a bad request, 404 for a repo that was just deleted, 507 for a store that cannot be
-    written.
+    A HubError is returned as it is. The status is 400 for a bad request, 404 for a repo that was
+    just deleted, and 507 for a store that cannot be written or opened.
     """
     if isinstance(error, HubError):
         return error

@@ -19,13 +19,13 @@ from hub_server.storage.blobs import Body
 from hub_server.storage.errors import HubError
 
 _MOST_CONNECTIONS = 1000
-_LEAST_CONNECTIONS = 16  # with however low a limit of open files
+_LEAST_CONNECTIONS = 16  # even with a lower limit of open files
 _MANY_OPEN_FILES = 4096  # enough for all connections
 _OTHER_OPEN_FILES = 512  # besides connections and the files that these read or write
 LEAST_BYTES_PER_SECOND = 1000  # of a body, after the first seconds of patience
 # A body may pause for this many times the patience, because a proxy may send a body in bursts.
 _PAUSE_PATIENCES = 5
-_DRAIN_BYTES = 16 << 20  # of a refused body that are received, so that its client reads the answer
+_DRAIN_BYTES = 16 << 20  # received of a refused body, so that its client reads the answer
 
 
 class TimedConnection(H11Protocol):
@@ -105,8 +105,8 @@ class TimedConnection(H11Protocol):
     def _check_progress(self) -> None:
         """Close the connection if its head is late or its answer makes no progress.
 
-        The timer calls this every ``patience`` seconds. An answer makes no progress when as many
-        bytes wait for the client as at the last call, and no writing was paused since.
+        The timer calls this every ``patience`` seconds. An answer makes no progress when it waits
+        for the client with as many bytes as at the last call, and no writing was paused since.
         """
         unread_bytes = self.transport.get_write_buffer_size()
         unread = (unread_bytes, self._pauses)
@@ -122,9 +122,11 @@ class TimedConnection(H11Protocol):
 
 
 def make_connection_class(patience: float) -> type[TimedConnection]:
-    """Return a connection class with a timeout in seconds, and with a limit of connections.
+    """Return a connection class with the timeout ``patience`` in seconds, and with a limit.
 
-    The limit fits this process's limit of open files: each connection may hold one more file open.
+    The limit of connections fits the limit of open files, which this function raises where the
+    system allows it. Each connection takes up to two files: its socket and one that it reads or
+    writes.
     """
     open_files = _raise_open_file_limit() - _OTHER_OPEN_FILES
     most = max(_LEAST_CONNECTIONS, min(_MOST_CONNECTIONS, open_files // 2))
@@ -132,7 +134,10 @@ def make_connection_class(patience: float) -> type[TimedConnection]:
 
 
 def _raise_open_file_limit() -> int:
-    """Raise this process's limit of open files to ``_MANY_OPEN_FILES`` where allowed; return it."""
+    """Raise this process's limit of open files to ``_MANY_OPEN_FILES`` where the system allows it.
+
+    Return the limit; ``_MANY_OPEN_FILES`` where there is none. A higher limit stays.
+    """
     try:
         import resource
     except ModuleNotFoundError:  # Windows has no such limit
@@ -166,9 +171,10 @@ class BodyReader:
         self._has_more = True
 
     async def read_into(self, body: Body, limit: int, threads: anyio.CapacityLimiter) -> None:
-        """Receive the whole body into ``body``; raise HubError 413 beyond ``limit`` bytes.
+        """Receive the whole body into ``body``.
 
-        threads: the limiter of the threads that write the body to the disk.
+        Raises HubError 413 beyond ``limit`` bytes, HubError 408, ClientGone, and OSError for a full
+        disk. ``threads``: the limiter of the threads that write the body to the disk.
         """
         while chunk := await self._read_chunk():
             if self._size > limit:
@@ -179,7 +185,8 @@ class BodyReader:
     async def drop_rest(self) -> None:
         """Receive and drop the rest of a body, up to ``_DRAIN_BYTES``.
 
-        A client reads no answer while it sends. Raises ClientGone.
+        A client reads no answer while it sends. A body that comes too slowly ends this without an
+        error. Raises ClientGone.
         """
         most_bytes = self._size + _DRAIN_BYTES
         with suppress(HubError):  # the caller already has a refusal to answer

@@ -31,7 +31,7 @@ class LocalHub:
         options: further options of ``hub-server serve``.
         home: the cache of clients (HF_HOME); None: ``client_home`` below ``root``.
 
-    ``program``: what Python runs as the command ``hub-server``.
+    ``program``: the arguments with which Python runs the command ``hub-server``.
     """
 
     program: tuple[str, ...] = ("-m", "hub_server.server")

@@ -135,7 +135,7 @@ def serve(
         hub = Hub(database, blobs, Signer(root / "signing.key"), part_bytes)
         asgi = HubApp(hub, {f"{HOST}:{port}", f"localhost:{port}"}, patience)
 
-        # The socket listens already: a client may connect now; its answer comes when all is ready.
+        # The socket listens, so a client may connect before the server answers.
         print(f"endpoint http://{HOST}:{port}\ntoken_file {(root / 'token').resolve()}", flush=True)
         _run_server(asgi, listener, patience, stop_with_stdin=stop_with_stdin)
 
@@ -161,7 +161,10 @@ def create_token(
 
 
 def _make_root(root: Path) -> None:
-    """Create the folder and its lock file where missing. Raises CommandError."""
+    """Create the folder ``root`` and its lock file where missing.
+
+    Raises CommandError for a folder that cannot be written.
+    """
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         (root / "lock").touch()
@@ -188,7 +191,10 @@ def lock_root(root: Path) -> Iterator[None]:
 
 
 def _open_listener(port: int) -> socket.socket:
-    """Return a socket that listens on ``HOST``; port 0 takes a free one. Raises CommandError."""
+    """Return a socket that listens on ``HOST``; port 0 takes a free port.
+
+    Raises CommandError for a port that is in use, out of range or not allowed.
+    """
     try:
         listener = socket.create_server((HOST, port))
     except (OSError, OverflowError) as error:
@@ -204,7 +210,11 @@ def _open_listener(port: int) -> socket.socket:
 def _run_server(
     asgi: "ASGIApp", listener: socket.socket, patience: float, *, stop_with_stdin: bool
 ) -> None:
-    """Serve until SIGTERM or SIGINT; with ``stop_with_stdin`` also until the end of stdin."""
+    """Serve ``asgi`` until SIGTERM or SIGINT, or with ``stop_with_stdin`` until the end of stdin.
+
+    ``patience``: the timeout in seconds for a client that stops in the middle of a request or an
+    answer.
+    """
     import uvicorn
 
     from hub_server.connections import make_connection_class
@@ -234,8 +244,8 @@ def _run_server(
             pass
         stop()
 
-    # While it serves, uvicorn's own signal handlers call ``handle_exit``. Ours take the signals
-    # before and after.
+    # While uvicorn serves, its own signal handlers call ``handle_exit``. Before and after that, the
+    # handlers set here take the signals.
     server.handle_exit = stop  # type: ignore[assignment, method-assign]
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signal_number, stop)

@@ -111,8 +111,8 @@ class Call:
     def parse_number(self, name: str, default: int = 0, most: int = 10**9) -> int:
         """Return an integer query parameter such as a page size, at most ``most``.
 
-        Return ``default`` for a missing parameter, for 0, and for text that is not a number of at
-        most nine digits.
+        Return ``default`` for a missing parameter, and for other text than a positive number of at
+        most nine digits without leading zeros.
         """
         text = self.query.get(name, "")
         if re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII) is None:
@@ -120,7 +120,7 @@ class Call:
         return min(int(text), most)
 
     def make_next_link(self, **changes: object) -> dict[str, str]:
-        """Return the Link header to the next page, with some query parameters changed.
+        """Return the Link header to the next page: this call's URL with ``changes`` in its query.
 
         The URL is absolute, because clients request it as it is.
         """
@@ -132,8 +132,8 @@ class Call:
 def take_page(items: Iterable[dict], most: int) -> list[dict]:
     """Return the first items of a list: at most ``most``, and at most ``MAX_PAGE_BYTES`` of JSON.
 
-    The page has at least one item if the list has one. At most one item beyond the page is taken
-    from ``items``, so a generator computes no more.
+    The page of a list that is not empty has at least one item, however large. At most one item
+    beyond the page is taken from ``items``, so a generator computes no more.
     """
     page: list[dict] = []
     page_bytes = 0

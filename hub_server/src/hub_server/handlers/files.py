@@ -1,4 +1,8 @@
-"""Handlers for the files of a revision: tree listing, paths-info, download, preupload."""
+"""Handlers for the files of a revision: tree listing, paths-info, download, preupload.
+
+Handlers of a repo also raise the errors of ``Call.get_repo``; handlers that read a JSON body also
+raise ValidationError.
+"""
 
 import re
 import sqlite3
@@ -57,10 +61,11 @@ class _Preupload(BaseModel):
 
 
 def list_folder(call: Call) -> Response:
-    """Return one page of a folder's listing. Raises HubError 404 for a missing folder or revision.
+    """Return one page of a folder's listing, in the order of ``walk``.
 
     The cursor of the next page is the commit and the last path. All pages therefore show one
-    commit, and a page does not walk the entries of earlier pages.
+    commit, and a page does not walk the entries of earlier pages. Raises HubError 404 for a missing
+    revision, for a missing path and for that of a file.
     """
     # Read the query.
     repo = call.get_repo()
@@ -96,7 +101,10 @@ def list_folder(call: Call) -> Response:
 def _describe_entries(
     db: sqlite3.Connection, repo: int, commit: Commit, entries: list[Entry], *, expand: bool
 ) -> list[dict]:
-    """Return the JSON of entries; ``expand`` adds the commit that last changed each of them."""
+    """Return the JSON of each entry of a commit, in the order of ``entries``.
+
+    ``expand``: whether to add the commit that last changed the entry.
+    """
     paths = [entry.path for entry in entries]
     changes = find_last_changes(db, repo, commit, paths) if expand else {}
     items = []
@@ -123,7 +131,9 @@ def _describe_entries(
 
 
 def describe_paths(call: Call) -> list:
-    """Return the entries at the paths in the body, JSON or a form; unknown paths are left out.
+    """Return the entries at the paths in the body, in that order; the body is JSON or a form.
+
+    Unknown paths and the root are left out.
 
     Raises HubError 413 for more than ``_MAX_PATHS`` paths, 404 for a missing revision.
     """
@@ -176,7 +186,7 @@ def plan_upload(call: Call) -> dict:
 
 
 def _read_text(hub: Hub, db: sqlite3.Connection, commit: Commit, path: str) -> str:
-    """Return a text file of a commit; empty when missing or larger than ``_MAX_RULES_BYTES``."""
+    """Return a text file of a commit; "" when it is missing or larger than ``_MAX_RULES_BYTES``."""
     file = find_file(db, commit.tree, path)
     if file is None or file.size > _MAX_RULES_BYTES:
         return ""
@@ -190,7 +200,8 @@ class _Content(FileResponse):
 def download(call: Call) -> Response:
     """Return the answer that sends a file of a revision, or the ranges that the client asks for.
 
-    The headers keep a browser from running the file. Raises HubError 404 for a missing file.
+    The headers keep a browser from running the file. Raises HubError 404 for a missing file or
+    revision.
     """
     repo = call.get_repo()
     path = call.args["path"]

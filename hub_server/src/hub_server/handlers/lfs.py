@@ -1,7 +1,7 @@
 """Large files: the LFS batch call, and signed uploads in one piece or in parts.
 
-An upload address is a path that says everything (repo, sha256, size, part size, upload, part) plus
-a signature over it.
+An upload address is a signed path: it names the repo, the file's SHA-256 and size, the size of a
+part, the upload and the part. The signature covers the method and the path, and expires.
 """
 
 import sqlite3
@@ -45,10 +45,11 @@ def plan_transfers(call: Call) -> dict:
     """Answer an LFS batch: signed upload URLs for each large file that the repo lacks.
 
     A file above the Hub's ``part_bytes`` is uploaded in parts, if the client can (``multipart``).
+    Raises the errors of ``Call.get_repo`` for a write, and ValidationError for a bad body.
     """
     repo = call.get_repo(write=True)
     request = call.parse_body(Batch)
-    # Larger files get larger parts, so that neither a file nor the batch has too many of them.
+    # Larger files get larger parts, so that neither a file nor the batch has too many parts.
     total_bytes = sum(large.size for large in request.objects)
     least_part_bytes = max(call.hub.part_bytes, _compute_ceiling(total_bytes, _MAX_PARTS_IN_ALL))
     transfer = "basic"
@@ -71,8 +72,8 @@ def plan_transfers(call: Call) -> dict:
 def _make_upload_action(call: Call, repo: int, large: LargeObject, part_bytes: int) -> dict:
     """Return the LFS upload action of an object: signed addresses of one piece or of all parts.
 
-    In parts, ``href`` is the address that completes the upload, and ``header`` has an address for
-    each part, by its number in five digits.
+    For parts, ``href`` is the address that completes the upload, and ``header`` has an address for
+    each part, by its number in five digits. ``part_bytes``: the file's size for one piece.
     """
     base = f"/lfs-upload/{repo}/{large.oid}/{large.size}/{part_bytes}/{uuid.uuid4().hex}"
     expires = int(time.time()) + VALID_SECONDS
@@ -88,18 +89,24 @@ def _make_upload_action(call: Call, repo: int, large: LargeObject, part_bytes: i
 
 
 def _compute_ceiling(number: int, divisor: int) -> int:
-    """Return the quotient of two positive integers, rounded up; exact beyond 2**53, too."""
+    """Return ``number`` (0 or more) / ``divisor`` (1 or more), rounded up; exact for any size."""
     return (number + divisor - 1) // divisor
 
 
 def is_owned(db: sqlite3.Connection, repo: int, oid: str, size: int) -> bool:
-    """Return whether the LFS object of this sha256 and size was uploaded to a repo."""
+    """Return whether a large file was uploaded to a repo.
+
+    ``repo``: the repo's id. ``oid``, ``size``: the file's SHA-256 and its size in bytes.
+    """
     query = "SELECT 1 FROM lfs_objects WHERE repo = ? AND sha256 = ? AND size = ?"
     return db.execute(query, (repo, oid, size)).fetchone() is not None
 
 
 def register_uploads(hub: Hub, repo: int, blobs: Collection[Blob]) -> None:
-    """Record stored files as uploaded to a repo, unless it was deleted since."""
+    """Record stored files as uploaded to a repo; do nothing if the repo was deleted.
+
+    ``repo``: the repo's id.
+    """
     with hub.database.begin_write() as db:
         for blob in blobs:
             query = "INSERT OR IGNORE INTO lfs_objects SELECT id, ?, ? FROM repos WHERE id = ?"
@@ -124,8 +131,8 @@ def get_upload_body_limit(call: Call) -> int:
 def store_upload(call: Call) -> Response:
     """Store a large file and record its upload, or store one part of a large file.
 
-    ``get_upload_body_limit`` has checked the signature. Raises HubError 400 for another length or
-    content.
+    ``get_upload_body_limit`` has checked the signature. Raises HubError 400 for another length, and
+    for a whole file with another SHA-256; ``finish_upload`` checks the parts.
     """
     if call.content.size != call.body_limit:
         raise _make_length_error(call.body_limit)
@@ -181,8 +188,8 @@ def _make_length_error(length: int) -> HubError:
 def _store_object(call: Call, add: Callable[[Staging], Blob]) -> None:
     """Store the file of an upload address, and record the upload.
 
-    add: stages the content and returns its hash and size. Raises HubError 400 when these differ
-    from the address.
+    add: stages the content and returns its hash and size; its errors pass. Raises HubError 400 when
+    hash or size differ from the address.
     """
     announced = Blob(call.args["oid"], int(call.args["size"]))
     with call.hub.blobs.open_staging() as staging:

@@ -1,8 +1,10 @@
 """HTML pages for a browser, with an anonymous visitor's rights: the Hub, an owner, a repo, a file.
 
-All of it is links and GET forms, so an address holds a view. Templates escape every value, and a
-strict policy allows no script at all. A ``report.html`` is untrusted HTML: its sandbox has no
-scripts, no origin and no other address.
+A page has only links and GET forms, so its address holds the view. Templates escape every value but
+the cleaned card, and a strict policy allows no script at all. A ``report.html`` is untrusted HTML:
+its sandbox has no scripts, no origin and no other address.
+
+Pages of a repo also raise the errors of ``Call.get_repo``, and HubError 404 for a missing revision.
 """
 
 import base64
@@ -105,7 +107,7 @@ _PAGES.filters |= {"time": format_time, "number": "{:,}".format}
 
 
 def render_page(template: str, endpoint: str, status: int = 200, **facts: object) -> Response:
-    """Return a template as an HTML answer whose policy allows no script.
+    """Return a rendered template as an HTML response whose policy allows no script.
 
     ``endpoint``: this server's own address. ``facts``: the values of the template.
     """
@@ -120,7 +122,7 @@ def render_page(template: str, endpoint: str, status: int = 200, **facts: object
 def render_error_page(
     endpoint: str, path: str, status: int, message: str, code: str = ""
 ) -> Response:
-    """Return an error as a page: the problem and the next step.
+    """Return an error as an HTML page: the problem and the next step.
 
     Args:
         endpoint: this server's own address.
@@ -150,7 +152,7 @@ def render_error_page(
 class RepoRevision(NamedTuple):
     """A repo at a revision.
 
-    ``name``: the revision as the visitor's address has it; ``tags``: all tags, the last name first;
+    ``name``: the revision in the visitor's address; ``tags``: all tags, in descending order;
     ``has_report``: whether the commit has the file ``REPORT``.
     """
 
@@ -182,7 +184,10 @@ class RepoRevision(NamedTuple):
 
 
 def find_repo_revision(call: Call) -> RepoRevision:
-    """Return the repo and the revision of a page's path (default: main). Raises HubError."""
+    """Return the repo and the revision (default: main) in a page's path.
+
+    Raises the errors of ``Call.get_repo``, and HubError 404 for a missing revision.
+    """
     repo = call.get_repo()
     name = call.args.get("revision", "main")
     with call.hub.database.begin_read() as db:
@@ -198,6 +203,8 @@ def build_rows_view(
     call: Call, url: str, configs: list[Config], files: dict[str, File]
 ) -> dict[str, object]:
     """Return the values of the template ``rows.html``: rows, the form's values, addresses.
+
+    Files that cannot be read raise nothing: ``window`` then holds the problem.
 
     Args:
         call: the request, with the form's values as query.
@@ -249,7 +256,7 @@ def build_rows_view(
         "splits": [(name, name) for name in split_names],
         "labels": [("", "all"), *label_options],
         "url": url,
-        # The file that cannot be read, if one cannot; the template names no other.
+        # The file that cannot be read; without a problem, the template shows no path.
         "path": paths[window.broken or 0],
         "more_files": max(0, len(paths) - MOST_FILES),
         "page_urls": _build_page_urls(url, query, window),
@@ -259,9 +266,10 @@ def build_rows_view(
 
 
 def _choose_split(configs: list[Config], query: Mapping[str, str]) -> tuple[Config, str]:
-    """Return the config of a query and the name of its split, else the first ones.
+    """Return the config and the name of the split in a query.
 
-    The form keeps the split of the old config when a visitor chooses another config.
+    An unknown config is replaced by the first one, and a split that the config lacks by its first
+    split: when a visitor chooses another config, the form still has the old split.
     """
     configs_by_name = {config.name: config for config in configs}
     config = configs_by_name.get(query.get("config", ""), configs[0])
@@ -272,14 +280,14 @@ def _choose_split(configs: list[Config], query: Mapping[str, str]) -> tuple[Conf
 
 
 def _build_rows_url(url: str, query: dict[str, str], **changes: object) -> str:
-    """Return the address of rows for a query with ``changes``; empty values are left out."""
+    """Return the address of a page of rows for a query with ``changes``, without empty values."""
     changed_query = query | changes
     values = {name: value for name, value in changed_query.items() if value}
     return f"{url}?{urlencode(values)}#rows"
 
 
 def _build_page_urls(url: str, query: dict[str, str], window: Window) -> dict[str, str]:
-    """Return title → address of the first, previous, next and last page.
+    """Return title → address of the first, previous, next and last page of rows.
 
     Pages that do not exist and the current page are left out.
     """
@@ -297,7 +305,10 @@ def _build_page_urls(url: str, query: dict[str, str], window: Window) -> dict[st
 
 
 def _list_visible_repos(call: Call) -> list[tuple[Repo, Commit]]:
-    """Return the repos that the visitor may read, with main's last commit, last change first."""
+    """Return the repos that the visitor may read, each with main's newest commit.
+
+    The repo that changed last comes first.
+    """
     pairs = []
     with call.hub.database.begin_read() as db:
         for kind in KINDS.values():
@@ -351,7 +362,8 @@ def show_owner(call: Call) -> Response:
 def show_repo(call: Call) -> Response:
     """Show one repo at a revision: rows of a dataset, card, files and last commits.
 
-    Raises HubError 404 for a missing repo or revision.
+    A card or rows that cannot be read are replaced by their problem. Raises HubError 404 for a
+    missing repo or revision.
     """
     # Read the index.
     revision = find_repo_revision(call)
@@ -391,7 +403,7 @@ def show_repo(call: Call) -> Response:
 
 
 def _format_usage(repo: Repo, revision: str) -> str:
-    """Return the lines of Python that load a repo."""
+    """Return the lines of Python that load a repo at a revision."""
     pinned = f", revision={json.dumps(revision)}" if revision != "main" else ""
     arguments = f'"{repo.full_name}"{pinned}'
     if repo.kind == "dataset":
@@ -405,7 +417,7 @@ def _format_usage(repo: Repo, revision: str) -> str:
 def show_folder(call: Call) -> Response:
     """Show the listing of a folder, folders first; the root when no path is given.
 
-    Raises HubError 404 for a missing folder.
+    Raises HubError 404 for a missing folder, and for the path of a file.
     """
     revision = find_repo_revision(call)
     path = call.args.get("path", "").strip("/")
@@ -472,10 +484,13 @@ def _get_file(call: Call, revision: RepoRevision, path: str) -> File:
 
 
 def _read_lines(stored: Path) -> list[str] | None:
-    """Return the lines in the first ``_TEXT`` bytes of a file; None unless these are UTF-8 text."""
+    """Return the lines in the first ``_TEXT`` bytes of a file, without their line breaks.
+
+    None unless these bytes are UTF-8 text without NUL characters.
+    """
     with stored.open("rb") as content:
         start = content.read(_TEXT)
-    is_whole = len(start) < _TEXT
+    is_whole = len(start) < _TEXT  # a longer file may be cut inside a character
     try:
         # An incremental decoder ignores a character that the limit cuts in two.
         text = getincrementaldecoder("utf-8")().decode(start, final=is_whole)

@@ -1,4 +1,8 @@
-"""Handlers for accounts, repos, their commits, branches and tags, and the validation of cards."""
+"""Handlers for accounts, repos, their commits, branches and tags, and the validation of cards.
+
+Handlers of a repo also raise the errors of ``Call.get_repo``; handlers that read a JSON body also
+raise ValidationError.
+"""
 
 import sqlite3
 from itertools import islice
@@ -48,7 +52,7 @@ Kind = Literal["model", "dataset"]
 
 
 class NamedRepo(BaseModel):
-    """Which repo to create or delete; without an organization it is the user's own."""
+    """The repo to create or delete; without an organization, the user owns the repo."""
 
     type: Kind | None = None
     organization: str | None = None
@@ -84,9 +88,10 @@ def describe_user(call: Call) -> dict:
 
 
 def create(call: Call) -> dict:
-    """Create a repo with an initial commit of ``.gitattributes``; return its address and name.
+    """Create a repo with an initial commit of ``.gitattributes``; return its URL, name and id.
 
-    Raises HubError: 401 or 403 without the right to write, 409 when the repo exists.
+    Raises HubError: 400 for a bad name, 401 or 403 without the right to write, 409 when the repo
+    exists.
     """
     request = call.parse_body(NamedRepo)
     user = call.user
@@ -113,9 +118,10 @@ def create(call: Call) -> dict:
 
 
 def delete(call: Call) -> dict:
-    """Delete a repo with its refs and commits. Raises HubError 404 for a missing repo.
+    """Delete a repo with its refs and commits.
 
-    Stored contents stay on the disk, where no address leads to them any more.
+    Stored contents stay on the disk, but no address leads to them. Raises HubError: 400 for a bad
+    name, 401 or 403 without the right to write, 404 for a missing repo.
     """
     request = call.parse_body(NamedRepo)
     user = call.user
@@ -143,7 +149,10 @@ def update_settings(call: Call) -> dict:
 
 
 def show_info(call: Call) -> dict:
-    """Return repo info at a revision, as model_info and dataset_info read it."""
+    """Return repo info at a revision (default: main), as model_info and dataset_info read it.
+
+    Raises HubError 404 for a missing revision.
+    """
     repo = call.get_repo()
     expand = call.get_options("expand")
     with call.hub.database.begin_read() as db:
@@ -158,7 +167,7 @@ def show_info(call: Call) -> dict:
 
 
 def _describe_repo(hub: Hub, db: sqlite3.Connection, repo: Repo, commit: Commit) -> dict:
-    """Return repo info without the listing of its files."""
+    """Return repo info at a commit, without the listing of files."""
     readme = find_file(db, commit.tree, "README.md")
     card = cards.read_stored_metadata(hub.blobs.get_path(readme.sha256)) if readme else {}
     info: dict = {
@@ -246,7 +255,10 @@ def list_matching_repos(call: Call) -> Response:
 
 
 def _select_properties(call: Call, info: dict) -> dict:
-    """Return a repo's info with the properties that ``expand`` names, else all."""
+    """Return a repo's info with its ids and the properties in the query's ``expand``.
+
+    Without ``expand``, all properties are returned.
+    """
     expand = call.get_options("expand")
     if not expand:
         return info
@@ -264,7 +276,10 @@ class NewTag(BaseModel):
 
 
 def get_commit_body_limit(call: Call) -> int:
-    """Return a commit's body limit. Raises HubError for those who may not commit."""
+    """Return the limit in bytes of a commit's body.
+
+    Raises the errors of ``Call.get_repo`` for a write.
+    """
     call.get_repo(write=True)
     return MAX_BODY
 
@@ -286,9 +301,9 @@ def create_commit(call: Call) -> dict:
 def list_commits(call: Call) -> Response:
     """Return one page of the history of a revision, newest first.
 
-    The first page begins at commit number ``p`` times ``limit``. The link to the next page has the
-    number of its first commit as ``cursor``, because a page may end early (``take_page``). Raises
-    HubError 404 for a missing revision.
+    The newest commit has the index 0, and the first page begins at the index ``p`` times ``limit``.
+    The link to the next page has the index of that page's first commit as ``cursor``, because a
+    page may end early (``take_page``). Raises HubError 404 for a missing revision.
     """
     repo = call.get_repo()
     size = call.parse_number("limit", _PAGE_COMMITS, _MOST_PAGE_COMMITS)
@@ -325,7 +340,7 @@ def _describe_commit(commit: Commit, *, formatted: bool) -> dict[str, Any]:
 def list_branches_and_tags(call: Call) -> dict:
     """Return the branches and the tags of a repo, with the commit of each.
 
-    There are no conversions and no pull requests, so these lists are empty.
+    This Hub has no conversions and no pull requests, so these lists are empty.
     """
     repo = call.get_repo()
     groups: dict[str, list] = {"heads": [], "tags": []}
@@ -342,7 +357,7 @@ def list_branches_and_tags(call: Call) -> dict:
 def create_branch(call: Call) -> dict:
     """Create a branch at the revision ``startingPoint`` (default: main).
 
-    Raises HubError: 400 for a bad name, 404 for a missing revision, 409 for a name that exists.
+    Raises HubError: 400 for a bad name, 404 for a missing revision, and as ``create_ref``.
     """
     repo = call.get_repo(write=True)
     branch = check_ref_name(call.args["ref"])
@@ -364,7 +379,10 @@ def delete_branch(call: Call) -> dict:
 
 
 def create_tag(call: Call) -> dict:
-    """Create a tag of the body's name at the path's revision; errors as for ``create_branch``."""
+    """Create a tag with the name in the body at the revision in the path.
+
+    Raises HubError as ``create_branch``.
+    """
     repo = call.get_repo(write=True)
     tag = call.parse_body(NewTag).tag
     with call.hub.database.begin_write() as db:
@@ -382,7 +400,7 @@ def delete_tag(call: Call) -> dict:
 
 
 def refuse_unknown_path(call: Call) -> Response:
-    """Raise HubError 404 for a path that is not served; for a missing repo, the repo's error."""
+    """Raise HubError 404 for a path that is not served, or the error of ``Call.get_repo``."""
     call.get_repo()
     raise make_not_served_error()
 
@@ -392,9 +410,9 @@ class _Card(BaseModel):
 
 
 def validate_yaml(call: Call) -> Response:
-    """Return the errors and warnings over a card's front matter; status 400 with an error.
+    """Return the errors and warnings over a card's front matter, with status 400 for any error.
 
-    The answer is JSON, or plain text for a client that accepts only this.
+    The answer is JSON, or plain text for a client that accepts only plain text.
     """
     errors, warnings = cards.find_problems(call.parse_body(_Card).content)
     status = 400 if errors else 200

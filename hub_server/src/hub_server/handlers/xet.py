@@ -39,7 +39,11 @@ _BYTE_GROUPING = 2
 
 
 class Term(NamedTuple):
-    """The chunks ``first`` to ``end`` (exclusive) of one xorb, and the bytes they unpack to."""
+    """A run of chunks of one xorb, which is a piece of a file.
+
+    ``xorb``: its hash. ``size``: the number of bytes that the chunks unpack to. ``first``, ``end``:
+    indices of the chunks from 0, ``end`` exclusive.
+    """
 
     xorb: str
     size: int
@@ -48,7 +52,7 @@ class Term(NamedTuple):
 
 
 class ShardFile(NamedTuple):
-    """A file that a shard describes."""
+    """A file that a shard describes: its SHA-256 and size, and its pieces in order."""
 
     blob: Blob
     terms: list[Term]
@@ -63,7 +67,10 @@ class Chunk(NamedTuple):
 
 
 def create_write_token(call: Call) -> Response:
-    """Return the address of the repo's Xet server, created on first use, and a token for it."""
+    """Return the repo's Xet address, created on first use, and a write token for this address.
+
+    Raises the errors of ``Call.get_repo`` for a write.
+    """
     repo = call.get_repo(write=True)
     with call.hub.database.begin_write() as db:
         insert = "INSERT OR IGNORE INTO xet_spaces VALUES (?, ?)"
@@ -99,15 +106,19 @@ def require_repo(call: Call) -> int:
 
 
 def get_body_limit(call: Call) -> int:
-    """Return the limit in bytes of a xorb's or a shard's body. Raises HubError 401 or 404."""
+    """Return the limit in bytes of a xorb's or a shard's body.
+
+    Raises HubError 401 or 404 as ``require_repo``.
+    """
     require_repo(call)
     return MAX_BODY
 
 
 def store_xorb(call: Call) -> dict:
-    """Store a xorb without reading it. Raises HubError 401 or 404 as ``require_repo``.
+    """Store a xorb without parsing it, under the hash in the address, which is not checked.
 
-    Nothing depends on the hash in the address, because every file of a shard is checked by sha256.
+    No file depends on this hash, because every file of a shard is checked by its SHA-256. Raises
+    HubError 401 or 404 as ``require_repo``.
     """
     repo = require_repo(call)
     with call.hub.blobs.open_staging() as staging:
@@ -158,7 +169,7 @@ def store_shard(call: Call) -> dict:
 def _require_room(call: Call, files: list[ShardFile]) -> None:
     """Raise HubError 413 for files that are too large, OSError when the disk lacks the room.
 
-    The sizes are those that the shard claims; ``unpack`` holds the content to them.
+    The shard claims these sizes; ``unpack`` refuses content of another size.
     """
     sizes = [file.blob.size for file in files]
     if max(sizes, default=0) > MAX_FILE_BYTES:
@@ -199,7 +210,10 @@ def read_shard(content: bytes) -> list[ShardFile]:
 
 
 def _parse_term(record: bytes) -> Term:
-    """Parse a record of a term: the xorb's hash (32 bytes), and four 32-bit numbers."""
+    """Parse a record of a term: the xorb's hash (32 bytes), and four 32-bit numbers.
+
+    Raises struct.error for a record that is cut off.
+    """
     _flags, size, first, end = struct.unpack_from("<4I", record, 32)
     return Term(_format_hash(record), size, first, end)
 
@@ -207,7 +221,8 @@ def _parse_term(record: bytes) -> Term:
 def _format_hash(record: bytes) -> str:
     """Return the hash in a record as clients write it in addresses.
 
-    A record holds four little-endian words of 64 bits, which the address has in hexadecimal.
+    A record starts with four little-endian words of 64 bits, which the address has in hexadecimal.
+    Raises struct.error for a record that is cut off.
     """
     return "".join(f"{word:016x}" for word in struct.unpack_from("<4Q", record))
 

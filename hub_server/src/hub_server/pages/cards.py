@@ -139,7 +139,10 @@ def _make_yaml_error(problem: str, node: Any) -> yaml.YAMLError:
 
 
 def _load_yaml(text: str) -> Any:
-    """Return the YAML document in an untrusted text. Raises YAMLError, also beyond a limit."""
+    """Return the value of the YAML document in an untrusted text.
+
+    Raises YAMLError for bad YAML, and for a document beyond a limit of this module.
+    """
     size = len(text.encode("utf-8", "replace"))
     if size > _MAX_YAML:
         raise yaml.YAMLError(f"{size} bytes of YAML; at most {_MAX_YAML} are read")
@@ -165,7 +168,7 @@ def _check_extent(events: Iterator[yaml.Event]) -> None:
     values.
     """
     anchors: dict[str | None, _Extent] = {}  # anchor → the extent of its content
-    # the anchor of each open collection, and the extent of all that is before it
+    # For each open collection: its anchor, and the extent of the document before it
     open_collections: list[tuple[str | None, _Extent]] = []
     values = 0
     merges = 0
@@ -202,7 +205,10 @@ def _check_extent(events: Iterator[yaml.Event]) -> None:
 
 
 def read_metadata(text: str) -> dict | None:
-    """Return the front matter as plain JSON values; None without one. Raises CardProblem."""
+    """Return the front matter of a README as JSON values; None without one or for an empty one.
+
+    Raises CardProblem for bad YAML, for YAML beyond a limit, and for other values than a mapping.
+    """
     match = _FRONT_MATTER.match(text)
     if match is None:
         return None
@@ -218,7 +224,10 @@ def read_metadata(text: str) -> dict | None:
 
 
 def _convert_to_json(value: object) -> object:
-    """Return ``value`` as JSON can hold it: keys, dates, NaN and infinity become text."""
+    """Return ``value`` as JSON can hold it: keys, dates, NaN and infinity become text.
+
+    Sets and tuples become lists.
+    """
     if isinstance(value, dict):
         return {str(key): _convert_to_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set)):
@@ -233,10 +242,10 @@ def _convert_to_json(value: object) -> object:
 def list_configs(metadata: dict, paths: list[str]) -> list[Config]:
     """Return a card's configs that have parquet files, the default config first.
 
-    Without such a config, the first parquet file makes one config called ``default``; without a
-    parquet file the list is empty. The first ``_MAX_CONFIGS`` configs of the card are read, with
-    ``_MAX_PATTERNS`` patterns each. A pattern matches nothing after ``_MAX_TRIES`` comparisons of a
-    pattern with a path.
+    Without such a config, the first parquet file makes one config ``default`` with the split "".
+    Without a parquet file, the list is empty. The first ``_MAX_CONFIGS`` configs of the card are
+    read, with ``_MAX_PATTERNS`` patterns each. After ``_MAX_TRIES`` comparisons of a pattern with a
+    path, further patterns are ignored.
 
     Args:
         metadata: the card's front matter.
@@ -270,7 +279,8 @@ def list_configs(metadata: dict, paths: list[str]) -> list[Config]:
 def _list_data_files(value: object) -> list[tuple[str, str]]:
     """Return the (split, pattern) pairs of a config's ``data_files``, at most ``_MAX_PATTERNS``.
 
-    A card writes one pattern, a list of patterns, or a list of splits with one or more patterns.
+    A card has one pattern, a list of patterns, or a list of splits with one or more patterns each.
+    A pattern without a split is of the split ``train``.
     """
     pairs = []
     for item in _make_list(value):
@@ -289,8 +299,8 @@ def _make_list(value: object) -> list:
 def find_problems(text: str) -> tuple[list[str], list[str]]:
     """Return the errors and the warnings over the front matter of a card, as the Hub words them.
 
-    At most ``_MAX_ERRORS`` errors. A card without front matter has one warning. Both lists are
-    empty for a valid front matter.
+    The first ``_MAX_ERRORS`` errors are returned. A card without front matter has one warning. Both
+    lists are empty for a valid front matter.
     """
     try:
         metadata = read_metadata(text)
@@ -308,7 +318,7 @@ def find_problems(text: str) -> tuple[list[str], list[str]]:
 
 
 def _find_bad_texts(metadata: dict) -> Iterator[str]:
-    """Yield an error for each value that must be a text and is of another type."""
+    """Yield an error for each value that must be a text but has another type."""
     for key in (*_TEXTS, "tags", "task_categories", "task_ids", "size_categories"):
         for item in _make_list(metadata.get(key) or []):
             if not isinstance(item, str):
@@ -331,7 +341,7 @@ def _find_unknown_licences(metadata: dict) -> Iterator[str]:
 
 
 def _find_bad_configs(configs: object) -> Iterator[str]:
-    """Yield an error for each config without a name; another value than a list has none."""
+    """Yield an error for each config without a name; no error when ``configs`` is not a list."""
     for config in configs if isinstance(configs, list) else []:
         if not isinstance(config, dict) or not isinstance(config.get("config_name"), str):
             yield 'each of "configs" must have a "config_name" that is text'
@@ -353,9 +363,10 @@ def read_stored_metadata(readme: Path) -> dict:
 
 
 def list_tags(kind: str, metadata: dict) -> list[str]:
-    """Return the tags that the Hub derives from a card, in the order of its keys.
+    """Return the tags that the Hub derives from a card, key after key of ``_DATASET_TAGS``.
 
-    Several keys of a model card give tags without a prefix, so equal tags of a model count once.
+    For a model, the keys are those of ``_MODEL_TAGS``. Several of these give tags without a prefix,
+    so equal tags of a model count once. ``kind``: "model" or "dataset".
     """
     prefixes = _DATASET_TAGS if kind == "dataset" else _MODEL_TAGS
     tags = []
@@ -367,12 +378,15 @@ def list_tags(kind: str, metadata: dict) -> list[str]:
 
 
 def _get_texts(metadata: dict, key: str) -> list[str]:
-    """Return the texts of a key, which holds one text or a list; other values are left out."""
+    """Return the texts of a key, which holds one value or a list; only texts are returned."""
     return [item for item in _make_list(metadata.get(key) or []) if isinstance(item, str)]
 
 
 def answer(readme: Path, base: str) -> Card:
-    """Render a stored README, its addresses below ``base``; ``readers.ask`` calls this."""
+    """Return a stored README without its front matter as safe HTML; ``readers.ask`` calls this.
+
+    ``base``: the address that relative addresses in the README are placed below.
+    """
     # A character of UTF-8 has at most 4 bytes.
     text = readme.read_bytes()[: 4 * MOST_CARD_CHARACTERS].decode(errors="replace")
     text = _FRONT_MATTER.sub("", text, count=1)
@@ -382,8 +396,8 @@ def answer(readme: Path, base: str) -> Card:
 def render_card(text: str, base: str) -> str:
     """Return Markdown as HTML without scripts, styles, forms, frames and pictures from elsewhere.
 
-    Only the first ``MOST_CARD_CHARACTERS`` characters are rendered. Headings begin at h3. Relative
-    addresses lie below ``base``.
+    Only the first ``MOST_CARD_CHARACTERS`` characters are rendered. Headings begin at h3. ``base``:
+    the address that relative addresses are placed below, with a slash at its end.
     """
 
     def filter_attribute(tag: str, attribute: str, value: str) -> str | None:
@@ -412,9 +426,10 @@ def render_card(text: str, base: str) -> str:
 
 
 def _filter_url(tag: str, url: str, base: str) -> str | None:
-    """Return a safe address of a link or a picture; None drops it.
+    """Return a safe address for the tag of a link (``a``) or a picture; None drops the address.
 
-    A relative address is placed below ``base``, without its query and its fragment.
+    A relative address is placed below ``base``, without its query and fragment; an address that
+    leaves ``base`` is dropped. A link to a fragment of the card stays.
     """
     try:
         parts = urlsplit(url)

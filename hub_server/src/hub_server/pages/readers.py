@@ -52,7 +52,7 @@ class ReaderNotStarted(ReaderFailed):
 
 
 def ask(module: str, arguments: tuple[object, ...], answer: type[Answer]) -> Answer:
-    """Call the function ``answer`` of a module in a child process, and return its result.
+    """Call the function ``answer`` of a module in a limited child process; return its result.
 
     Args:
         module: the module's name.
@@ -61,7 +61,8 @@ def ask(module: str, arguments: tuple[object, ...], answer: type[Answer]) -> Ans
 
     Raises:
         ReaderNotStarted: the system refused a process.
-        ReaderFailed: the child ended, answered too much, or not in time.
+        ReaderFailed: the child ended without an answer, took too long, or answered too much or in
+            another form.
     """
     with _CHILD_SLOTS:
         receiver, sender = _CONTEXT.Pipe(duplex=False)
@@ -86,11 +87,12 @@ def ask(module: str, arguments: tuple[object, ...], answer: type[Answer]) -> Ans
 def _start_child(process: Any, connection: Connection) -> None:
     """Start a child, and close this process's copy of the child's connection.
 
-    Without the copy, the end of the child ends the wait for its answer. Raises ReaderNotStarted.
+    Only then does the end of the child end the wait for its answer. Raises ReaderNotStarted when
+    the system refuses a process.
     """
     with _START_LOCK, connection:
-        # pyarrow imports pandas for its first scalar, which takes longer than most searches.
-        # A child also imports the main module.
+        # Import these once, for all children. pyarrow imports pandas for its first scalar, which
+        # takes longer than most searches. A child also imports the main module.
         if _HAS_FORKSERVER:
             _CONTEXT.set_forkserver_preload([_CARDS, _ROWS, "pandas", "hub_server.server"])
         try:
@@ -102,7 +104,10 @@ def _start_child(process: Any, connection: Connection) -> None:
 def _run_child(
     module: str, arguments: tuple[object, ...], connection: Connection, seconds: int
 ) -> None:
-    """Limit this child process, and send the answer of a module's ``answer`` as JSON."""
+    """Limit this child process, call a module's ``answer``, and send the result as JSON.
+
+    ``seconds``: the limit of CPU time.
+    """
     # Windows has no such limits: there ``ask`` alone limits the time.
     if sys.platform != "win32":
         import resource
@@ -118,7 +123,7 @@ def _run_child(
 
 
 def escape_hidden_characters(text: str) -> str:
-    """Return ``text`` with U+FFFD for every character that hides or reorders others.
+    """Return ``text`` with U+FFFD for every hidden character (``_HIDDEN_CATEGORIES``).
 
     Line breaks, tabs and the joiners in ``_VISIBLE`` stay.
     """
@@ -131,17 +136,17 @@ def escape_hidden_characters(text: str) -> str:
 
 
 class Card(BaseModel):
-    """A card as HTML that is safe to show, or why there is none."""
+    """A card as HTML that is safe to show; with a ``problem``, the HTML is empty."""
 
     html: str = ""
     problem: str = ""
 
 
 class Question(BaseModel, frozen=True):
-    """The rows to show: those of ``files`` with a label and with words, and of them one page.
+    """A page of the rows of ``files`` that have a label and words.
 
-    ``label``: as the page shows it. ``page``: from 1. ``grouped``: by source sentence, where the
-    files have pairs. An empty label or empty words match all rows.
+    ``label``: as the page shows it. ``words``: one text to find. An empty label or empty words
+    match all rows. ``page``: from 1. ``grouped``: whether to group pairs by source sentence.
     """
 
     files: tuple[str, ...]
@@ -152,10 +157,11 @@ class Question(BaseModel, frozen=True):
 
 
 class Facts(BaseModel):
-    """Facts about all rows of some files: rows of each file, and the label column.
+    """Facts about all rows of some files: the number of rows of each file, and the label column.
 
-    ``labels``: (label as shown, its rows) pairs, counted in the first ``counted`` rows. ``broken``:
-    the index of a file that cannot be read.
+    ``label_column``: "" without one. ``labels``: (label as shown, number of rows) pairs, counted in
+    the first ``counted`` rows. ``problem``: why nothing is known, or ""; ``broken``: the index of
+    the file that cannot be read.
     """
 
     file_rows: list[int] = []
@@ -187,9 +193,10 @@ class Group(BaseModel):
 class Window(Facts):
     """A page of rows as texts, as groups or as a table, and the facts about all rows.
 
-    ``page`` of ``pages``: from 1. ``rows``: of the split; ``matches``: those that match, among the
-    first ``scanned``. ``can_group``: whether the files have pairs. ``columns``: of the table;
-    ``more_columns``: how many are left out.
+    ``page``: from 1 to ``pages``. ``rows``: the number of rows of the split; ``matches``: how many
+    of the first ``scanned`` rows match. ``can_group``: whether the files have pairs. ``columns``:
+    the names of the table's columns; ``more_columns``: how many columns are left out. A page of
+    groups has no ``table``, and a table has no ``groups``.
     """
 
     page: int = 1
@@ -205,18 +212,24 @@ class Window(Facts):
 
 
 def show_card(readme: Path, base: str) -> Card:
-    """Return a stored README as HTML, with relative addresses below ``base``, or the problem."""
+    """Return a stored README as safe HTML, or the problem that prevents it.
+
+    ``base``: the address that relative addresses in the README are placed below.
+    """
     try:
         return _render_card(readme, base)
     except ReaderNotStarted:
         return Card(problem=_NOT_STARTED)
     except ReaderFailed:
         limits = f"more than {SECONDS} s, {MOST_ANSWER_BYTES >> 20} MiB of HTML or too much memory"
-        return Card(problem=f"The card took {limits} to show.")
+        return Card(problem=f"The card took {limits} to show, or broke the reader.")
 
 
 def show_rows(question: Question) -> Window:
-    """Return a page of rows, the last one for a page beyond the end; or the problem."""
+    """Return a page of rows, or a window with the problem that prevents it.
+
+    For a page beyond the end, the last page is returned.
+    """
     try:
         facts = _read_facts(question.files)
         if facts.problem:

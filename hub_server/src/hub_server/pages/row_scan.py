@@ -1,8 +1,8 @@
 """A page of rows of untrusted parquet files, as texts; runs in a limited child (``readers``).
 
-A page without a filter is found by the files' footers, and only the row groups that hold it are
-read. A filter reads batch after batch, and stops after ``MOST_ROWS`` rows or some seconds; the
-answer has the number of rows it read.
+Without a filter, only the row groups of the page are read; the files' footers locate the groups. A
+filter reads batch after batch, and stops after ``MOST_ROWS`` rows or some seconds; the answer has
+the number of rows that were read.
 """
 
 import json
@@ -66,7 +66,7 @@ class Unreadable(Exception):
 
 @contextmanager
 def raise_as_unreadable(index: int) -> Iterator[None]:
-    """Raise the errors over the file with this index, Arrow's or the system's, as Unreadable."""
+    """Raise Unreadable with ``index`` for an error of Arrow, the system or memory in the block."""
     try:
         yield
     except (pa.ArrowException, MemoryError, OSError, ValueError) as error:
@@ -74,15 +74,18 @@ def raise_as_unreadable(index: int) -> Iterator[None]:
 
 
 class Label(NamedTuple):
-    """A column and its class names (empty for most columns); a column "" is none."""
+    """A column and the class names of its numbers; ``column`` "" means that there is no column.
+
+    ``names``: empty for a column without class names.
+    """
 
     column: str = ""
     names: list[str] = []  # noqa: RUF012
 
     def format(self, value: object, most: int = MOST_CELL_CHARACTERS) -> str:
-        """Return a value of the column as the page shows it, in at most ``most`` characters.
+        """Return a value of the column as the page shows it, as ``format_cell``.
 
-        A label's number has its name, ``1 (neutral)``.
+        A number with a class name has the name behind it: ``1 (neutral)``.
         """
         name = get_label_name(value, self.names)
         if name is not value:
@@ -93,8 +96,8 @@ class Label(NamedTuple):
 class Split:
     """The rows of several parquet files, one file after the other, with the first file's schema.
 
-    Files beyond ``MOST_FILES`` are left out. ``rows``: the number of rows of each file; None reads
-    the numbers. Raises Unreadable.
+    Files beyond ``MOST_FILES`` are left out. ``rows``: the number of rows of each file; None: read
+    from the footers. Raises Unreadable when a file that has to be opened cannot be read.
     """
 
     def __init__(self, files: tuple[str, ...], rows: list[int] | None = None):
@@ -111,9 +114,10 @@ class Split:
             return pq.ParquetFile(self.files[index], pre_buffer=False, buffer_size=1 << 20)
 
     def iter_batches(self, columns: list[str], start: int = 0) -> Iterator[pa.RecordBatch]:
-        """Yield batches from row ``start`` on; row groups before it are not read.
+        """Yield batches of rows, from the row with the index ``start`` in all files on.
 
-        A batch lacks the columns that its file lacks. Raises Unreadable.
+        Row groups before that row are not read. A batch lacks the columns that its file lacks.
+        Raises Unreadable.
         """
         for index, rows in enumerate(self.rows):
             if start < rows:
@@ -124,7 +128,10 @@ class Split:
     def _iter_file_batches(
         self, index: int, columns: list[str], start: int
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the batches of one file from its row ``start`` on, which the file has."""
+        """Yield batches of the file ``index``, from its row with the index ``start`` on.
+
+        The file has this row.
+        """
         # Skip the row groups before the start.
         file = self._open(index)
         groups = list(range(file.metadata.num_row_groups))
@@ -132,7 +139,7 @@ class Split:
             start -= size
             del groups[0]
 
-        # Read the others, and cut off the rows before the start.
+        # Read the remaining row groups, and cut off the rows before the start.
         present = [name for name in columns if name in file.schema_arrow.names]
         batches = file.iter_batches(
             _BATCH_ROWS, row_groups=groups, columns=present, use_threads=False
@@ -143,9 +150,10 @@ class Split:
 
 
 def answer(question: Question, facts: Facts | None) -> Window | Facts:
-    """Answer a question with a page of rows; without ``facts``, with the facts about all rows.
+    """Return the page of rows that a question asks for; without ``facts``, all files' facts.
 
-    ``readers.ask`` calls this in a child. An unreadable file is named in the answer.
+    ``readers.ask`` calls this in a child. For a file that cannot be read, the answer holds its
+    index (``broken``) and the problem.
     """
     try:
         if facts is None:
@@ -157,7 +165,10 @@ def answer(question: Question, facts: Facts | None) -> Window | Facts:
 
 
 def collect_facts(split: Split) -> Facts:
-    """Return the number of rows of each file, and the labels with their rows. Raises Unreadable."""
+    """Return the number of rows of each file, and the number of rows of each label.
+
+    Raises Unreadable.
+    """
     facts = Facts(file_rows=split.rows)
     label = choose_label(split)
     if label.column:
@@ -179,7 +190,10 @@ def choose_label(split: Split) -> Label:
 
 
 def find_rows(question: Question, facts: Facts) -> Window:
-    """Return the page of rows that a question asks for. Raises Unreadable."""
+    """Return the page of rows that a question asks for, as groups or as a table.
+
+    ``facts``: those of ``collect_facts`` for these files. Raises Unreadable.
+    """
     # Choose the columns.
     split = Split(question.files, facts.file_rows)
     names = split.schema.names
@@ -193,7 +207,7 @@ def find_rows(question: Question, facts: Facts) -> Window:
         if "target" in names:
             columns.append("target")
 
-    # Read the rows; an unknown label filters nothing.
+    # Read the rows. A label that the files lack is ignored.
     if question.label not in dict(facts.labels):
         question = question.model_copy(update={"label": ""})
     if question.label or question.words:
@@ -201,7 +215,7 @@ def find_rows(question: Question, facts: Facts) -> Window:
     else:
         rows = read_page(split, columns, question, window)
 
-    # Show them as groups or as a table.
+    # Show the rows as groups or as a table.
     metadata = split.schema.metadata
     if pair and question.grouped:
         label = Label(LABEL_OF_PAIR[pair], read_label_names(metadata, LABEL_OF_PAIR[pair]))
@@ -217,9 +231,9 @@ def find_rows(question: Question, facts: Facts) -> Window:
 
 
 def _find_pair(schema: pa.Schema) -> tuple[str, str] | None:
-    """Return the columns of a pair of sentences with a label; None when the files have none.
+    """Return the two columns of sentence pairs with a label; None without such columns.
 
-    A column of lists or structs holds no sentences.
+    Columns of lists or structs do not count.
     """
     plain_names = {field.name for field in schema if not pa.types.is_nested(field.type)}
     for pair, label in LABEL_OF_PAIR.items():
@@ -229,7 +243,10 @@ def _find_pair(schema: pa.Schema) -> tuple[str, str] | None:
 
 
 def read_page(split: Split, columns: list[str], question: Question, window: Window) -> Rows:
-    """Return a page of rows without a filter; set the numbers of rows and pages in ``window``."""
+    """Return a page of rows without a filter, the last one for a page beyond the end.
+
+    Sets the numbers of rows and pages, and the page, in ``window``. Raises Unreadable.
+    """
     window.matches = window.scanned = window.rows
     bound_page(window, question.page)
     rows: Rows = []
@@ -243,8 +260,9 @@ def read_page(split: Split, columns: list[str], question: Question, window: Wind
 def scan_matches(split: Split, columns: list[str], question: Question, window: Window) -> Rows:
     """Return a page of the rows that match the label and the words of a question.
 
-    Sets the numbers of scanned rows, of matches and of pages in ``window``. The scan ends after
-    ``MOST_ROWS`` rows or ``_SCAN_SECONDS``. For a page beyond the end, the last page is returned.
+    Sets the numbers of scanned rows, of matches and of pages, and the page, in ``window``. The scan
+    ends after ``MOST_ROWS`` rows or ``_SCAN_SECONDS`` of CPU time. For a page beyond the end, the
+    last page is returned. Raises Unreadable.
     """
     label = choose_label(split)
     if question.label and label.column not in columns:
@@ -273,7 +291,10 @@ def scan_matches(split: Split, columns: list[str], question: Question, window: W
 
 
 def bound_page(window: Window, page: int) -> None:
-    """Set the number of pages of the matches, and the page to show: ``page``, or the last one."""
+    """Set the number of pages for ``window.matches``, and the page to show.
+
+    For a ``page`` beyond the end, the last page is shown.
+    """
     window.pages = max(1, math.ceil(window.matches / ROWS))
     window.page = min(page, window.pages)
 
@@ -298,7 +319,7 @@ def match_label(batch: pa.RecordBatch, label: Label, shown: str) -> pa.Array:
     """
     if label.column not in batch.schema.names:
         return pa.repeat(False, batch.num_rows)
-    # The page may show several values alike, e.g. numbers that differ in the seventh digit.
+    # The page may show several values as one text, e.g. numbers that differ in the seventh digit.
     column = decode_dictionary(batch.column(label.column))
     values = pc.unique(column)
     is_shown = [label.format(value) == shown for value in values.to_pylist()]
@@ -307,7 +328,10 @@ def match_label(batch: pa.RecordBatch, label: Label, shown: str) -> pa.Array:
 
 
 def match_words(batch: pa.RecordBatch, words: str) -> pa.Array:
-    """Return a mask, (rows,), of the rows with the words in any text column, in any case."""
+    """Return a mask, (rows,), of the rows with ``words`` as one substring of any text column.
+
+    The case of letters does not count.
+    """
     mask = pa.repeat(False, batch.num_rows)
     for column in map(decode_dictionary, batch.columns):
         if is_text(column.type):
@@ -317,7 +341,7 @@ def match_words(batch: pa.RecordBatch, words: str) -> pa.Array:
 
 
 def decode_dictionary(column: pa.Array) -> pa.Array:
-    """Return a dictionary-encoded column with its values in place; another column as it is."""
+    """Return a dictionary-encoded column as plain values, and any other column as it is."""
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
@@ -327,10 +351,11 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def count_labels(split: Split, label: Label) -> tuple[dict[str, int], int]:
-    """Return label as shown → its rows, in the order of ``make_sort_key``, and the counted rows.
+    """Return label as shown → number of rows, and the number of rows that were read.
 
-    The mapping is empty for more than ``MOST_LABELS`` labels. The count ends after ``MOST_ROWS``
-    rows or ``_SCAN_SECONDS``.
+    The labels are in the order of ``make_sort_key``; rows without a label are not counted. The
+    mapping is empty for more than ``MOST_LABELS`` labels. The count ends after ``MOST_ROWS`` rows
+    or ``_SCAN_SECONDS`` of CPU time. Raises Unreadable.
     """
     counts: Counter[str] = Counter()
     values: dict[str, Any] = {}  # label as shown → its value in the files, to sort by
@@ -356,7 +381,7 @@ def count_labels(split: Split, label: Label) -> tuple[dict[str, int], int]:
 def make_sort_key(value: object) -> tuple[float, str]:
     """Return a key that sorts numbers from high to low, and texts in ascending order.
 
-    Beside numbers, a text, NaN and None have the place of the number 0.
+    In a column of numbers, NaN, None and texts are sorted as the number 0.
     """
     if isinstance(value, int | float) and value == value:  # NaN is not equal to itself
         return (-float(value), "")
@@ -364,7 +389,9 @@ def make_sort_key(value: object) -> tuple[float, str]:
 
 
 def group_rows(rows: Rows, pair: tuple[str, str], label: Label) -> list[Group]:
-    """Return one group for each source sentence, with second sentences sorted by label.
+    """Return one group for each source sentence, in the order of the rows.
+
+    The second sentences of a group are sorted by label, with ``make_sort_key``.
 
     Args:
         rows: the rows of a page.
@@ -391,9 +418,9 @@ def group_rows(rows: Rows, pair: tuple[str, str], label: Label) -> list[Group]:
 
 
 def read_label_names(metadata: dict[bytes, bytes] | None, column: str) -> list[str]:
-    """Return the class names of a column; [] without them.
+    """Return the class names of a column; [] for a column without class names.
 
-    ``datasets`` keeps them in a file's metadata.
+    ``metadata``: the metadata of a file's schema, in which ``datasets`` keeps the names.
     """
     try:
         features = json.loads((metadata or {})[b"huggingface"])["info"]["features"]
@@ -403,7 +430,7 @@ def read_label_names(metadata: dict[bytes, bytes] | None, column: str) -> list[s
 
 
 def get_label_name(value: object, names: list[str]) -> object:
-    """Return a label's name, or the value of a label without one."""
+    """Return the class name of a label's number, or ``value`` itself without a name."""
     if isinstance(value, int) and 0 <= value < len(names):
         return names[value]
     return value
@@ -412,8 +439,8 @@ def get_label_name(value: object, names: list[str]) -> object:
 def format_cell(value: object, most: int = MOST_CELL_CHARACTERS) -> str:
     """Return a value as text, with hidden characters as U+FFFD; None is an empty text.
 
-    A float has six significant digits. A text of more than ``most`` characters is cut, and its
-    length is added.
+    A float has six significant digits. A text of more than ``most`` characters is cut there, and a
+    note with its length is added.
     """
     if value is None:
         return ""

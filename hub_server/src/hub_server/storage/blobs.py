@@ -51,9 +51,9 @@ class Blob(NamedTuple):
 
 
 class Body:
-    """The received part of a request's body: in memory, or longer bodies in a file of ``folder``.
+    """The received part of a request's body, in memory; a longer body in a file of ``folder``.
 
-    ``size``: the received bytes; ``on_disk``: whether the file exists.
+    ``size``: the number of received bytes; ``on_disk``: whether the file exists.
     """
 
     def __init__(self, folder: Path):
@@ -112,7 +112,8 @@ class BlobStore:
     def remove_strays(self) -> None:
         """Remove unfinished files of an earlier process; call only before serving.
 
-        Parts of uploads stay for ``UPLOAD_KEPT_SECONDS``, because a client may resume the upload.
+        An upload's parts stay for ``UPLOAD_KEPT_SECONDS`` after the last new part, because a client
+        may resume the upload.
         """
         shutil.rmtree(self.tmp)
         self.tmp.mkdir(mode=0o700)
@@ -133,8 +134,8 @@ class BlobStore:
     def open_staging(self) -> Iterator["Staging"]:
         """Yield a ``Staging`` for new blobs.
 
-        At the end of the block its blobs are flushed to the disk and stored; when the block raises,
-        they are removed.
+        At the end of the block, the staged blobs are flushed to the disk and stored. When the block
+        raises, the staged blobs are removed.
         """
         with TemporaryDirectory(dir=self.tmp) as folder:
             staging = Staging(Path(folder))
@@ -142,9 +143,9 @@ class BlobStore:
             self._store_blobs(staging.waiting)
 
     def _store_blobs(self, waiting: list[tuple[Path, Blob]]) -> None:
-        """Flush the temporary files and rename them to blobs; afterwards the index may name these.
+        """Flush the temporary files and rename them to blobs; then the index may name the blobs.
 
-        A power cut loses no stored blob.
+        A power cut loses no stored blob. ``waiting``: (temporary file, its hash and size) pairs.
         """
         # Flush the contents. Threads flush many small files several times faster than a loop.
         temporaries = [temporary for temporary, _ in waiting]
@@ -162,9 +163,9 @@ class BlobStore:
             sync_to_disk(folder)
 
     def add_part(self, upload: str, number: int, content: Body) -> Blob:
-        """Store one part of a multipart upload, not yet flushed to the disk.
+        """Store a part of a multipart upload; return the part's hash and size.
 
-        A part of the same number is replaced.
+        The part is not flushed to the disk. It replaces an earlier part with this number.
         """
         (self._uploads / upload).mkdir(exist_ok=True)
         return content.move(self._uploads / upload / str(number))
@@ -172,8 +173,8 @@ class BlobStore:
     def iter_part_chunks(self, upload: str, count: int) -> Iterator[bytes]:
         """Yield the bytes of the parts 1 to ``count`` in order.
 
-        Raises FileNotFoundError for a missing part. The caller copies the bytes: a renamed file
-        could still be open in the request that wrote the part.
+        Raises FileNotFoundError for a missing part. The caller copies the bytes into a new file,
+        because the request that wrote a part may still have the part open.
         """
         for number in range(1, count + 1):
             with (self._uploads / upload / str(number)).open("rb") as part:

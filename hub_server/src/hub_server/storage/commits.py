@@ -1,4 +1,4 @@
-"""Commits: a request is read, its contents staged on disk, the branch moved in one transaction."""
+"""Commits: read a request, stage its contents on the disk, move the branch in one transaction."""
 
 import base64
 import binascii
@@ -88,7 +88,7 @@ class CommitRequest(NamedTuple):
     Attributes:
         header: the message and the parent.
         operations: (path, file) pairs: a staged file, an uploaded large file, or None to delete.
-        digest: the SHA-256 of the request, by which a request that is sent again is recognised.
+        digest: the SHA-256 over the request's lines, which identifies a request that is sent again.
     """
 
     header: Header
@@ -99,8 +99,9 @@ class CommitRequest(NamedTuple):
 def read_request(chunks: Iterable[bytes], staging: Staging) -> CommitRequest:
     """Parse a commit request in NDJSON, and write its regular files to ``staging``.
 
-    Raises HubError 413 for too many operations, 400 for a bad line and without a header, 422 for a
-    bad path; ValidationError for a line of another form.
+    Raises HubError: 413 for more than ``MAX_OPERATIONS``; 400 for a line that is too long, for bad
+    base64, for a file that ``stage_regular`` refuses, and without a header; 422 for a bad path.
+    Raises ValidationError for a line of another form.
     """
     header: Header | None = None
     operations: list[tuple[str, File | LargeFile | None]] = []
@@ -127,7 +128,7 @@ def read_request(chunks: Iterable[bytes], staging: Staging) -> CommitRequest:
 
 
 def _split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a request without their line breaks; the last one may be empty.
+    """Yield the lines of a request without their line breaks; the last line may be empty.
 
     Raises HubError 400 once a line has more than ``_MAX_LINE`` bytes and no line break yet. This
     bounds the memory; ``stage_regular`` checks the exact size of a file.
@@ -145,7 +146,10 @@ def _split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _decode_content(file: RegularFile) -> bytes:
-    """Return a regular file's bytes. Raises HubError 400 for bad base64."""
+    """Return a regular file's bytes. Raises HubError 400 for bad base64.
+
+    With another encoding than ``base64``, the content is the file's text.
+    """
     if file.encoding != "base64":
         return file.content.encode()
     try:
@@ -155,9 +159,10 @@ def _decode_content(file: RegularFile) -> bytes:
 
 
 def stage_regular(content: bytes, path: str, staging: Staging) -> File:
-    """Write a regular file to ``staging`` and return its ids.
+    """Write a regular file to ``staging``; return its git id, SHA-256 and size.
 
-    Raises HubError 400 for a file that is too large, or an LFS pointer.
+    ``path``: the file's path in the repo, for errors. Raises HubError 400 for an LFS pointer, and
+    for a file of more than ``MAX_REGULAR`` bytes.
     """
     if len(content) > MAX_REGULAR:
         raise HubError(400, f"{path}: {_TOO_LARGE}")
@@ -171,12 +176,21 @@ def apply_commit(
 ) -> str:
     """Move ``branch`` to a new commit and return the commit's id.
 
-    A request that is sent again returns the id of its first commit, and changes nothing.
+    A request that is sent again before a later commit changes nothing, and returns the id of its
+    first commit.
+
+    Args:
+        db: a connection in a write transaction.
+        repo: the repo.
+        branch: the branch's name, or its full ref name.
+        author: the author of the commit.
+        request: the message and the operations.
 
     Raises:
-        HubError: 412 when the branch's newest commit is not the requested parent; 404 without the
-            branch, and for a missing path to delete; 422 for a file in a folder's place; 400 for a
-            revision that is no branch, and for a large file that was not uploaded.
+        HubError: 412 when the branch's newest commit is not the requested parent; 404 for a missing
+            branch, and for a missing path to delete; 422 where a file and a folder would share a
+            name; 400 for a tag or a commit id as branch, and for a large file that was not
+            uploaded.
     """
     # A client sends a request again when it has lost the answer.
     ref, head = find_branch_head(db, repo, branch)
@@ -214,12 +228,13 @@ def apply_commit(
 def find_branch_head(db: sqlite3.Connection, repo: Repo, branch: str) -> tuple[str, Commit]:
     """Return the full name of a branch and its newest commit.
 
-    Raises HubError: 404 when the branch is missing, 400 for a tag or a commit.
+    ``branch``: its name, or its full ref name. Raises HubError: 404 for an unknown name, 400 for a
+    tag or a commit id.
     """
     ref = branch if branch.startswith("refs/") else f"refs/heads/{branch}"
     head = get_ref_target(db, repo.id, ref)
     if head is None or ref.startswith("refs/tags/"):
-        resolve_revision(db, repo.id, branch)  # raises 404 for a name of nothing
+        resolve_revision(db, repo.id, branch)  # raises 404 for an unknown name
         raise HubError(400, f"{branch} is not a branch: commits go to branches only")
     return ref, get_commit(db, repo.id, head)
 
@@ -234,9 +249,10 @@ def put_file(db: sqlite3.Connection, edit: TreeEdit, path: str, file: File) -> N
 
 
 def _require_owned_file(db: sqlite3.Connection, repo: Repo, file: LargeFile) -> File:
-    """Return the file of an LFS operation. Raises HubError 400 unless this repo has the upload.
+    """Return the file of an LFS operation.
 
-    The knowledge of a file's sha256 gives no right to read the file.
+    Raises HubError 400 unless a file of this SHA-256 and size was uploaded to this repo: to know a
+    SHA-256 gives no right to read the file.
     """
     query = "SELECT size FROM lfs_objects WHERE repo = ? AND sha256 = ?"
     row = db.execute(query, (repo.id, file.oid)).fetchone()

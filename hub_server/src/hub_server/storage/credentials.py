@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from hub_server.storage.database import Database
 from hub_server.storage.errors import CommandError, HubError
-from hub_server.storage.rules import is_namespace
+from hub_server.storage.rules import NAME_RULES, is_namespace
 
 
 class Actor(NamedTuple):
@@ -63,7 +63,8 @@ def authenticate(database: Database, header: str | None) -> Actor | None:
 def add_user(database: Database, name: str, orgs: tuple[str, ...] = ()) -> None:
     """Create the user and its organisations where missing, and make the user their member.
 
-    Raises CommandError for a bad name, and for one name of a user and an organisation.
+    Raises CommandError for a bad name, and for a user's name that is already an organisation's or
+    the reverse.
     """
     with database.begin_write() as db:
         _add_namespace(db, name, is_org=False)
@@ -73,11 +74,12 @@ def add_user(database: Database, name: str, orgs: tuple[str, ...] = ()) -> None:
 
 
 def _add_namespace(db: sqlite3.Connection, name: str, *, is_org: bool) -> None:
-    """Create a user or an organisation where missing; errors as for ``add_user``."""
+    """Create a user or an organisation where missing. Raises CommandError as ``add_user``."""
     kind = "organisation" if is_org else "user"
     if not is_namespace(name):
         raise CommandError(
-            f"{kind} {name!r}: cannot be a name on the Hub; allowed: letters, digits, '-', '_', '.'"
+            f"{kind} {name!r}: cannot be a name on the Hub; allowed: {NAME_RULES}; "
+            "it must not be an address of the Hub, such as 'api'"
         )
     db.execute("INSERT OR IGNORE INTO namespaces VALUES (?, ?)", (name, is_org))
     row = db.execute("SELECT is_org FROM namespaces WHERE name = ?", (name,)).fetchone()
@@ -101,7 +103,7 @@ def ensure_token(database: Database, path: Path, user: str, role: str) -> None:
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """Write a file durably, readable by its owner alone; an earlier file is replaced at once."""
+    """Write a file durably, readable by its owner alone; replace an earlier file atomically."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "wb") as file:
@@ -124,12 +126,18 @@ class Signer:
         self._key = key_file.read_bytes()
 
     def sign(self, purpose: str, subject: str, expires: int | str) -> str:
-        """Return a signature of a purpose and a subject, valid until ``expires`` (Unix seconds)."""
+        """Return a permission for a purpose and a subject, valid until ``expires`` (Unix seconds).
+
+        The permission is ``EXPIRES-SIGNATURE``; the signature covers all three arguments.
+        """
         signature = hmac.new(self._key, f"{purpose} {subject} {expires}".encode(), hashlib.sha256)
         return f"{expires}-{signature.hexdigest()}"
 
     def verify(self, permission: str, purpose: str, subject: str) -> bool:
-        """Return whether ``sign`` made ``permission`` for this purpose and subject, still valid."""
+        """Return whether ``permission`` is valid for this purpose and subject.
+
+        It is valid if ``sign`` made it with the same key, and until it expires.
+        """
         expires = permission.partition("-")[0]  # untrusted text until the signature is checked
         signature = self.sign(purpose, subject, expires)
         is_genuine = hmac.compare_digest(signature.encode(), permission.encode())

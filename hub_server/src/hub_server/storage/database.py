@@ -1,6 +1,6 @@
 """The index: one SQLite database in WAL mode, flushed to disk on every commit.
 
-Readers see one snapshot, writers take turns; a transaction is either wholly there after a crash or
+Readers see one snapshot, writers take turns. After a crash, a transaction is there as a whole or
 not at all. File contents live in ``blobs.py``; ``schema.sql`` has the tables: users, tokens, repos,
 refs, commits, trees, uploads.
 """
@@ -75,7 +75,7 @@ class Database:
         )
 
     def _connect(self) -> sqlite3.Connection:
-        """Return a new connection without a transaction, which any one thread may use."""
+        """Return a new connection without a transaction; threads may use it one at a time."""
         connection = sqlite3.connect(
             self._path, timeout=_LOCK_SECONDS, isolation_level=None, check_same_thread=False
         )

@@ -58,14 +58,17 @@ class HubError(Exception):
 
 
 def _make_header_value(text: str) -> str:
-    """Return ``text`` as one printable line in latin-1, the only text that a header can hold."""
+    """Return ``text`` as a printable line in latin-1, the only text that a header can hold.
+
+    Other characters become ``?``. A text of more than ``MAX_HEADER_CHARACTERS`` is cut.
+    """
     line = " ".join(text.split())[:MAX_HEADER_CHARACTERS]
     line = line.encode("latin-1", "replace").decode("latin-1")
     return "".join(character if character.isprintable() else "?" for character in line).strip()
 
 
 def make_not_served_error(code: str = "") -> HubError:
-    """Return a 404 for a service of the Hub that this one lacks."""
+    """Return a 404 for a service of huggingface.co that this Hub lacks."""
     served = "This local Hub serves models and datasets, their files and history"
     return HubError(404, f"{served}. It has nothing at this address (docs/hub_server.md)", code)
 

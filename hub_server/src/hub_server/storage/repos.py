@@ -1,4 +1,8 @@
-"""Repos, their refs and their commits, as rows of the index."""
+"""Repos, their refs and their commits, as rows of the index.
+
+An argument ``repo`` is the id of a repo. A full ref name is ``refs/heads/NAME`` (a branch) or
+``refs/tags/NAME`` (a tag).
+"""
 
 import sqlite3
 import time
@@ -58,7 +62,7 @@ def _select_repos(db: sqlite3.Connection, condition: str, *values: object) -> li
 
 
 def find_repo(db: sqlite3.Connection, kind: str, namespace: str, name: str) -> Repo | None:
-    """Return the repo of this name, in any case, or None.
+    """Return the repo of this kind and name, in any case of letters; None if there is none.
 
     The caller checks whether the actor may see the repo.
     """
@@ -99,7 +103,7 @@ class Commit(NamedTuple):
 
 
 def _find_commit(db: sqlite3.Connection, repo: int, oid: str) -> Commit | None:
-    """Return the commit with this full id, or None."""
+    """Return the commit with this full id; None for a missing commit."""
     columns = "oid, tree, parent, author, date, title, message"
     query = f"SELECT {columns} FROM commits WHERE repo = ? AND oid = ?"  # noqa: S608
     row = db.execute(query, (repo, oid)).fetchone()
@@ -107,7 +111,7 @@ def _find_commit(db: sqlite3.Connection, repo: int, oid: str) -> Commit | None:
 
 
 def get_commit(db: sqlite3.Connection, repo: int, oid: str) -> Commit:
-    """Return the commit with this full id. Raises HubError 404."""
+    """Return the commit with this full id. Raises HubError 404 for a missing commit."""
     commit = _find_commit(db, repo, oid)
     if commit is None:
         raise make_missing_revision_error(oid)
@@ -117,7 +121,7 @@ def get_commit(db: sqlite3.Connection, repo: int, oid: str) -> Commit:
 def resolve_revision(db: sqlite3.Connection, repo: int, revision: str) -> Commit:
     """Return the commit of a branch, tag, full ref or commit id (7 digits or more), in this order.
 
-    Raises HubError 404 when none has the name, and for an abbreviation of several commit ids.
+    Raises HubError 404 for an unknown revision, and for an abbreviation of several commit ids.
     """
     for name in (f"refs/heads/{revision}", f"refs/tags/{revision}", revision):
         oid = get_ref_target(db, repo, name)
@@ -133,19 +137,19 @@ def resolve_revision(db: sqlite3.Connection, repo: int, revision: str) -> Commit
 
 
 def get_ref_target(db: sqlite3.Connection, repo: int, ref: str) -> str | None:
-    """Return the commit that a full ref name points to, or None."""
+    """Return the id of the commit that a full ref name points to; None for a missing ref."""
     row = db.execute("SELECT oid FROM refs WHERE repo = ? AND name = ?", (repo, ref)).fetchone()
     return row["oid"] if row else None
 
 
 def list_refs(db: sqlite3.Connection, repo: int) -> list[tuple[str, str]]:
-    """Return all (full ref name, commit id) pairs of a repo."""
+    """Return all (full ref name, commit id) pairs of a repo, by name."""
     rows = db.execute("SELECT name, oid FROM refs WHERE repo = ? ORDER BY name", (repo,))
     return [(row["name"], row["oid"]) for row in rows]
 
 
 def create_ref(db: sqlite3.Connection, repo: int, ref: str, oid: str) -> None:
-    """Add a branch or tag.
+    """Add the branch or tag with the full name ``ref`` at the commit ``oid``.
 
     Raises HubError: 409 when the name exists, or when git cannot hold the name beside another one
     (``a`` and ``a/b``); 400 when the repo has ``MAX_REFS`` branches and tags.
@@ -162,7 +166,10 @@ def create_ref(db: sqlite3.Connection, repo: int, ref: str, oid: str) -> None:
 
 
 def delete_ref(db: sqlite3.Connection, repo: int, ref: str) -> None:
-    """Remove a branch or tag; its commits stay readable by id. Raises HubError 404."""
+    """Remove the branch or tag with the full name ``ref``; its commits stay readable by id.
+
+    Raises HubError 404 for a missing ref.
+    """
     if db.execute("DELETE FROM refs WHERE repo = ? AND name = ?", (repo, ref)).rowcount == 0:
         raise make_missing_revision_error(ref.split("/", 2)[2])
 
@@ -188,7 +195,7 @@ def walk_history(db: sqlite3.Connection, repo: int, head: Commit) -> Iterator[Co
 def find_last_changes(
     db: sqlite3.Connection, repo: int, head: Commit, paths: list[str]
 ) -> dict[str, Commit]:
-    """Return for each path the commit up to ``head`` that last changed the path's content."""
+    """Return path → the last commit, ``head`` or an ancestor, that changed the path's content."""
     entries = {path: find_entry(db, head.tree, path) for path in paths}
     # Walk back as long as a path keeps its content: the last commit of that walk introduced it.
     changes = dict.fromkeys(paths, head)

@@ -23,6 +23,10 @@ _MAX_PATH_BYTES = 1024
 _MAX_SEGMENT_BYTES = 255  # of a file's or a folder's name; file systems take no longer ones
 _MAX_DEPTH = 100  # segments of a path
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?")
+NAME_RULES = (
+    "1 to 96 letters, digits, '-', '_' and '.'; it must not start with '-' or '.', "
+    "end with '-', '.' or '.git', or contain '--' or '..'"
+)
 _RESERVED = {  # first parts of the Hub's own addresses
     "api",
     "models",
@@ -60,7 +64,7 @@ _DATASET_PATTERNS = """
 
 
 def is_name(name: str) -> bool:
-    """Return whether ``name`` can be a user, an organisation or the last part of a repo id."""
+    """Return whether ``name`` obeys ``NAME_RULES``, for owners and the last part of a repo id."""
     return (
         bool(_NAME.fullmatch(name))
         and "--" not in name
@@ -70,22 +74,22 @@ def is_name(name: str) -> bool:
 
 
 def is_namespace(name: str) -> bool:
-    """Return whether ``name`` can be an owner: no address of the Hub's own starts with it."""
+    """Return whether ``name`` can be a user or an organisation.
+
+    It must obey ``NAME_RULES``, and no address of the Hub itself may start with it (``_RESERVED``).
+    """
     return is_name(name) and name.lower() not in _RESERVED
 
 
 def check_repo_name(name: str) -> str:
-    """Return ``name`` if it is valid. Raises HubError 400."""
+    """Return ``name`` if it can be the last part of a repo id. Raises HubError 400 otherwise."""
     if not is_name(name):
-        raise HubError(
-            400,
-            f"Invalid repo name {name!r}: letters, digits, '-', '_', '.', 1 to 96, no '--' or '..'",
-        )
+        raise HubError(400, f"Invalid repo name {name!r}: use {NAME_RULES}")
     return name
 
 
 def check_path(path: str) -> str:
-    """Return ``path`` if it can be the path of a file in a repo. Raises HubError 422."""
+    """Return ``path`` if it can be the path of a file in a repo. Raises HubError 422 otherwise."""
     segments = path.split("/")
     is_allowed = (
         not _FORBIDDEN_IN_PATH.search(path)
@@ -96,22 +100,20 @@ def check_path(path: str) -> str:
         and not any(_DOT_GIT.fullmatch(_INVISIBLE.sub("", segment)) for segment in segments)
     )
     if not is_allowed:
-        most = (
-            f"at most {_MAX_DEPTH} segments of {_MAX_SEGMENT_BYTES} bytes, "
-            f"{_MAX_PATH_BYTES} bytes in all"
+        path_rules = (
+            f"at most {_MAX_DEPTH} segments of at most {_MAX_SEGMENT_BYTES} bytes each, "
+            f"{_MAX_PATH_BYTES} bytes in all; no '.', '..', '.git' or its aliases, empty segments, "
+            "control characters, line separators, marks of text direction, backslashes, drives"
         )
-        never = (
-            "no '.', '..', '.git' or its aliases, empty segments, control characters, "
-            "marks of text direction, backslashes, drives"
-        )
-        raise HubError(422, f"Invalid path in repo {path!r}: {most}; {never}")
+        raise HubError(422, f"Invalid path in repo {path!r}: {path_rules}")
     return path
 
 
 def check_ref_name(name: str) -> str:
-    """Return ``name`` if it can be the name of a branch or a tag. Raises HubError 400.
+    """Return ``name`` if it can be the name of a branch or a tag. Raises HubError 400 otherwise.
 
-    The rules are the rules of git check-ref-format; besides, a name must not be a commit id.
+    The rules are those of git check-ref-format. Besides, a name has at most ``_MAX_SEGMENT_BYTES``,
+    is neither ``HEAD`` nor a commit id, and does not start with ``-`` or ``refs/``.
     """
     is_allowed = (
         len(name.encode()) <= _MAX_SEGMENT_BYTES
@@ -126,7 +128,11 @@ def check_ref_name(name: str) -> str:
         and not re.fullmatch(r"[0-9a-f]{40}", name)
     )
     if not is_allowed:
-        raise HubError(400, f"Invalid reference name: {name!r}")
+        raise HubError(
+            400,
+            f"Invalid reference name {name!r}: use the rules of git check-ref-format, and at most "
+            f"{_MAX_SEGMENT_BYTES} bytes; no HEAD, no commit id, no '-' or 'refs/' at the start",
+        )
     return name
 
 
@@ -142,7 +148,10 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 def make_gitattributes(kind: str) -> bytes:
-    """Return the ``.gitattributes`` of a new repo."""
+    """Return the ``.gitattributes`` of a new repo, which names the patterns of LFS files.
+
+    ``kind``: "model" or "dataset".
+    """
     patterns = _LFS_PATTERNS.split()
     if kind == "dataset":
         patterns += _DATASET_PATTERNS.split()
@@ -166,7 +175,7 @@ def is_lfs(attributes: str, path: str, size: int) -> bool:
 
 
 def is_ignored(rules: str, path: str) -> bool:
-    """Return whether the content of a ``.gitignore`` leaves ``path`` out.
+    """Return whether the content ``rules`` of a ``.gitignore`` leaves ``path`` out.
 
     Raises HubError 400 for too many or too complicated patterns.
     """
@@ -177,7 +186,7 @@ def is_ignored(rules: str, path: str) -> bool:
 def _convert_lfs_rules(attributes: str) -> str:
     """Return a ``.gitattributes`` as a ``.gitignore`` that ignores the LFS files.
 
-    In both, the last matching line decides.
+    In both kinds of file, the last matching line decides.
     """
     rules = []
     for line in attributes.splitlines():
@@ -192,10 +201,11 @@ def _convert_lfs_rules(attributes: str) -> str:
 
 @lru_cache(maxsize=32)
 def _compile_patterns(rules: str) -> GitIgnoreSpec:
-    """Return the compiled lines of a ``.gitignore``; lines that match nothing are left out.
+    """Return the compiled patterns of a ``.gitignore``.
 
-    RE2 matches any pattern in time linear in the path's length, with little memory. Raises HubError
-    400 for too many patterns, and when RE2 needs too much memory for all of them.
+    Blank lines, comments, and lines that git or RE2 cannot read are left out. RE2 matches any
+    pattern in time linear in the path's length, with little memory. Raises HubError 400 for too
+    many patterns or characters, and when RE2 needs too much memory for all of them.
     """
     lines = [line for line in rules.splitlines() if line.strip() and not line.startswith("#")]
     if len(lines) <= _MAX_PATTERNS and sum(map(len, lines)) <= _MAX_PATTERN_CHARACTERS:

@@ -98,7 +98,10 @@ def _make_entry(path: str, row: sqlite3.Row) -> Entry:
 
 
 def find_entry(db: sqlite3.Connection, tree: str, path: str) -> Entry | None:
-    """Return the entry at ``path`` ('' is the root itself), or None."""
+    """Return the entry at ``path`` ("" is the root itself); None for a missing path.
+
+    ``tree``: the git id of the root folder.
+    """
     entry = Entry("", tree, None)
     if not path:
         return entry
@@ -111,7 +114,10 @@ def find_entry(db: sqlite3.Connection, tree: str, path: str) -> Entry | None:
 
 
 def find_file(db: sqlite3.Connection, tree: str, path: str) -> File | None:
-    """Return the file at ``path``; None when it is missing or a folder."""
+    """Return the file at ``path``; None when it is missing or a folder.
+
+    ``tree``: the git id of the root folder.
+    """
     entry = find_entry(db, tree, path)
     return entry.file if entry else None
 
@@ -124,9 +130,9 @@ def walk(
     Args:
         db: a connection in a transaction.
         tree: the git id of the folder.
-        path: the folder's path, which the entries' paths begin with.
+        path: the folder's path, which the entries' paths begin with; "" for the root.
         recursive: whether to walk the folders inside.
-        start: a path relative to the folder. The walk begins after this entry.
+        start: a path relative to the folder. The walk begins after this entry; "" for all entries.
     """
     # The query begins at the start's first name; the rest of the start lies inside that folder.
     start_name, _, start_below = start.partition("/")
@@ -162,7 +168,7 @@ class TreeEdit:
         return {name: _Unread(oid) if is_folder else oid for name, oid, is_folder in rows}
 
     def put(self, path: str, oid: str) -> None:
-        """Add or replace a file with a git id.
+        """Add or replace the file at ``path``; ``oid``: its git id.
 
         Raises HubError 422 where a file and a folder would share a name.
         """
@@ -189,7 +195,10 @@ class TreeEdit:
             raise make_missing_entry_error(problem)
 
     def _remove(self, folder: dict, parts: list[str]) -> bool:
-        """Delete the path with these names below a folder; return whether it existed."""
+        """Delete the entry at a path below a folder; return whether the entry existed.
+
+        ``parts``: the names of the path, at least one. A folder that becomes empty is deleted, too.
+        """
         if len(parts) == 1:
             return folder.pop(parts[0], None) is not None
         inner = self._open_folder(folder, parts[0])
@@ -207,11 +216,11 @@ class TreeEdit:
         return child if isinstance(child, dict) else None
 
     def save(self) -> str:
-        """Store the folders that were entered and return the id of the root."""
+        """Store the folders that operations have entered, and return the git id of the root."""
         return self._save(self._root)
 
     def _save(self, folder: dict) -> str:
-        """Store a folder and those inside that were entered; return the folder's git id."""
+        """Store a folder, and the entered folders inside it; return the folder's git id."""
         entries = []
         for name, child in folder.items():
             if isinstance(child, str):
