@@ -299,9 +299,11 @@ def get_paper_row(experiment: Experiment, name: str) -> dict[str, float]:
 
 
 def format_section(plan: Plan, experiment: Experiment, result: Result) -> str:
-    """Format an experiment: its table beside the paper's, deviations, cost and command.
+    """Format an experiment as a section of Markdown.
 
-    Plots, notes and further pages of the result follow the table.
+    The section has the paper, the table of our scores with the paper's numbers, plots, notes and
+    further pages, differences from the paper, cost and command. The links to plots fit the page
+    experiments/results/NAME/README.md.
     """
     parts = [f"## {experiment.name}: {experiment.title}"]
     if experiment.paper:

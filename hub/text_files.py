@@ -258,23 +258,28 @@ def as_text(cell: object, location: object, column: str) -> str:
 
 
 def as_number(
-    cell: object, location: object, column: str, decimal_mark: DecimalMark
+    cell: object,
+    location: object,
+    column: str,
+    decimal_mark: DecimalMark,
+    hint: str | None = None,
 ) -> float | None:
     """Return a cell as a finite number; None for a missing value or ``SPREADSHEET_ERRORS``.
 
-    ``4,5`` is a number unless ``decimal_mark`` is ``point``. Raises InputError naming ``location``
-    and ``column`` for any other value, and for ``1,234`` where ``decimal_mark`` is ``either``.
+    ``4,5`` is a number unless ``decimal_mark`` is ``point``. ``hint``: what to do about a cell that
+    is not a number, for the error. Raises InputError naming ``location`` and ``column`` for any
+    other value, and for ``1,234`` where ``decimal_mark`` is ``either``.
     """
     text = "" if cell is None else str(cell).strip()
     if is_blank(text) or text in SPREADSHEET_ERRORS:
         return None
-    has_comma = re.fullmatch(r"[+-]?\d+,\d+", text) is not None
-    may_be_thousands = re.fullmatch(r"[+-]?[1-9]\d{0,2}(,\d{3})+", text) is not None
+    has_decimal_comma = re.fullmatch(r"[+-]?\d+,\d+", text) is not None
+    may_be_thousands = re.fullmatch(r"[+-]?[1-9]\d{0,2},\d{3}", text) is not None
     if decimal_mark == "either" and may_be_thousands:
         problem = f"its {column} is {text!r}: the comma may be a decimal mark or separate thousands"
         hint = f"write {text.replace(',', '.')} or {text.replace(',', '')}"
         raise InputError(location, problem, allowed="a number, e.g. 4.2", hint=hint)
-    if has_comma and decimal_mark != "point":
+    if has_decimal_comma and decimal_mark != "point":
         text = text.replace(",", ".")
     try:
         # Python reads 1_000 as a number; people do not write it.
@@ -283,8 +288,7 @@ def as_number(
         number = None
     if number is None or not isfinite(number):
         problem = f"its {column} is {join_lines(str(cell), SHOWN_TEXT)!r}"
-        hint = "leave the cell empty to skip the row"
-        if has_comma:
+        if has_decimal_comma:
             hint = "write a point, or separate the cells of the file by semicolons"
         raise InputError(location, problem, allowed="a number, e.g. 4.2", hint=hint)
     return number

@@ -20,7 +20,7 @@ from sts_dino.hub.contract.recipe import (
     build_config_features,
     get_finished_schema,
 )
-from sts_dino.hub.contract.run_dir import Manifest
+from sts_dino.hub.contract.run_dir import Manifest, find_file_beside
 from sts_dino.hub.contract.schema import EXAMPLE_SET, PROVENANCE, build_features, get_base_config
 from sts_dino.hub.contract.shards import choose_default_config, describe_configs
 from sts_dino.hub.untrusted import Markdown, escape_sample, format_code, format_fenced, format_table
@@ -127,7 +127,7 @@ def draw_pictures(facts: DatasetFacts) -> dict[str, bytes]:
     """Draw the plots of a finished dataset: path in the run directory → content of the PNG file.
 
     Without text lengths in the manifest, the plot of lengths is left out. Shards are read to count
-    the rows; InputError is raised for a shard that cannot be read.
+    the rows. Raises InputError for a damaged shard, OSError for one that cannot be opened.
     """
     # matplotlib takes a second to import
     from sts_dino.model_cards.plots import draw_label_plot, draw_length_plot
@@ -509,8 +509,8 @@ def _describe_growth(facts: DatasetFacts, progress: GenerationProgress, now: dat
         )
 
     # rows so far, and rows and seconds of the timing file
-    path = facts.directory.with_name(f"{facts.directory.name}.timing.json")
-    timing = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    path = find_file_beside(facts.directory, "timing.json")
+    timing = json.loads(path.read_text(encoding="utf-8")) if path is not None else {}
     raw_files = [
         file for file in facts.manifest.files if get_base_config(file.config or "") == "raw"
     ]

@@ -149,7 +149,7 @@ def count_rows_by_label(
     """Count the rows of the labelled configs: target → split → rows, all shot counts together.
 
     A target is a label or ``SAMPLED``; targets without rows are left out. Raises InputError for a
-    shard that cannot be read.
+    damaged shard, OSError for one that cannot be opened.
     """
     counts: dict[str, Counter[str]] = {target: Counter() for target in list_targets(recipe)}
     for config in recipe.configs:

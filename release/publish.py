@@ -194,13 +194,14 @@ def find_published_datasets(
     """Return a model's ``provenance.datasets``, each entry with the place of its rows on the Hub.
 
     An entry whose rows the owner has not published is unchanged. If the Hub has this version of the
-    model, its manifest's entries are returned, because a tag does not move. If that manifest is of
-    another run, or lists another number of datasets, the local entries are returned unchanged.
+    model, its manifest's entries are returned, because a tag does not move. If that manifest is
+    missing or malformed, is of another run, or lists another number of datasets, the local entries
+    are returned unchanged.
 
     Args:
         manifest: the model's manifest.
         owner: the user or organisation whose repositories are searched.
-        dataset_names: datasets to search beside those with the names of the training folders.
+        dataset_names: datasets to search besides those with the names of the training folders.
 
     Raises the errors of the Hub's client library.
     """

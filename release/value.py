@@ -75,6 +75,7 @@ HUMAN_DATA = {"example_type": "sts", "loss": "CoSENTLoss"}
 SIMCSE_ARGUMENTS = {"batch_sampler": "no_duplicates"}
 STSB_TRAIN = "STSBenchmark/sts-train.csv"
 REMOVED_KEYS = ("datasets", *TRAINING_KEYS)  # keys that a baseline lacks
+FEWEST_PAIRS = 2  # of a training
 SCORED_PAIR = ROW_SCHEMAS["sts"]
 TRIPLET = ROW_SCHEMAS["triplet"]
 VARIANT_CONFIG = "pairs"  # config and name of the run directories that have a variant's pairs
@@ -98,7 +99,9 @@ class ValueOptions:
             metavar="test|validation", help="validation: the STS Benchmark's only, to choose"
         ),
     ] = "test"
-    pairs: Annotated[int, typer.Option(min=2, help="Training pairs of every variant")] = 2000
+    pairs: Annotated[
+        int, typer.Option(min=FEWEST_PAIRS, help="Training pairs of every variant")
+    ] = 2000
     seeds: Annotated[
         str, typer.Option(metavar="1,2,3", help="Seeds of draws and trainings; 1-3 is the same")
     ] = "1-3"
@@ -203,7 +206,8 @@ class ScoredPairs:
         count = len(self.firsts)
         if count < pairs:
             problem = f"has {count:,} scored pairs, fewer than the {pairs:,} of every variant"
-            raise InputError(self.place, problem, hint=f"give --pairs {count} or fewer")
+            hint = f"give --pairs {count} or fewer" if count >= FEWEST_PAIRS else None
+            raise InputError(self.place, problem, hint=hint)
         rows = []
         for number in Random(seed).sample(range(count), pairs):
             cells = (self.firsts[number], self.seconds[number], self.scores[number])

@@ -23,17 +23,19 @@ def main(
         list[Path], typer.Argument(metavar="RECIPE...", help="Recipe files, or folders of them")
     ],
     settings: cli.SetOption = [],  # noqa: B006 - typer reads it, nobody writes it
-    all_prompts: Annotated[
+    more_prompts: Annotated[
         bool,
         typer.Option(
-            "--all-prompts", help=f"Show {SHOWN_PROMPTS} prompts of each label [default: one]"
+            "--more-prompts",
+            help=f"Show {SHOWN_PROMPTS} prompts of each label and shot count [default: one]",
         ),
     ] = False,
     as_json: cli.JsonOption = False,
 ) -> None:
     """Check recipes and show what each would make; nothing is written.
 
-    With --json, a line for each recipe. The plans are those of write --dry-run and train --dry-run.
+    With --json, a line for each recipe. The plan of an encoder is that of train --dry-run. The plan
+    of a dataset is that of write --dry-run with one prompt of each label and shot count.
 
     Examples:
 
@@ -52,7 +54,7 @@ def main(
             recipe, directory = load_checked_recipe(
                 recipe_path, out=None, limit=None, settings=settings, options=ClusterOptions()
             )
-            prompts_per_label = SHOWN_PROMPTS if all_prompts else 1
+            prompts_per_label = SHOWN_PROMPTS if more_prompts else 1
             plan = describe_plan(recipe, directory, prompts_per_label=prompts_per_label)
             lines = plan.splitlines()
         next_command = join(["sts-dino", command, str(recipe_path), *format_settings(settings)])

@@ -217,10 +217,26 @@ def load_command(name: str, stage: Stage) -> Any:
     parse_original = command.parse_args
 
     def parse_converted(context: Any, arguments: list[str]) -> Any:
-        return parse_original(context, [*stage.words, *convert_first_argument(stage, arguments)])
+        converted = convert_first_argument(stage, name_folders(arguments))
+        return parse_original(context, [*stage.words, *converted])
 
     command.parse_args = parse_converted
     return command
+
+
+def name_folders(arguments: list[str]) -> list[str]:
+    """Return the arguments of a command; those that end in ``.`` or ``..`` get the folder's name.
+
+    Files beside a run directory are named after it, so ``.`` becomes ``./../NAME``. A value behind
+    ``=`` changes, too. The root folder has no name and stays.
+    """
+    named: list[str] = []
+    for argument in arguments:
+        option, equals, value = argument.rpartition("=")
+        has_no_name = Path(value).name in ("", "..") and value != ""
+        name = Path(value).resolve().name if has_no_name else ""
+        named.append(f"{option}{equals}{value.rstrip('/')}/../{name}" if name else argument)
+    return named
 
 
 def convert_first_argument(stage: Stage, arguments: list[str]) -> list[str]:

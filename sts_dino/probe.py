@@ -192,7 +192,10 @@ def measure_kinds(
         engine: the loaded model.
         most_sentences, seconds: as ``probe_recipe``.
 
-    Raises InputError as ``probe_recipe``.
+    Returns the figures of each kind, in order. A second kind whose chat template cannot be used is
+    left out, with a message. Raises InputError when the model cannot read the prompts of the first
+    kind, for fewer than ``FEWEST_SENTENCES`` usable sentences, for a model that is too slow for
+    them, and where no text passes the filters; the errors of loading the judge.
     """
     trials = prepare_trials(kinds, engine)
     sentences = choose_sentences(trials[0], most_sentences)

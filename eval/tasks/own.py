@@ -300,7 +300,13 @@ def _read_pairs(path: Path, reading: FileOptions) -> tuple[Task, Rows]:
     pairs: list[tuple[str, str, float]] = []
     for place, row in table.rows:
         first, second = (_get_text(row, column, place) for column in columns.texts)
-        score = as_number(row.get(columns.score), place, columns.score, table.decimal_mark)
+        score = as_number(
+            row.get(columns.score),
+            place,
+            columns.score,
+            table.decimal_mark,
+            "leave the cell empty to skip the row",
+        )
         if score is None:
             skipped["without a score"] += 1
         elif is_blank(first) or is_blank(second):
@@ -459,7 +465,7 @@ def _make_search_task(name: str, metric: Metric) -> Task:
         "documents",
         metric=metric,
         unit="queries",
-        fitted_on=(CORPUS, QRELS),
+        fitted_on=(CORPUS, QRELS),  # nothing is fitted: a score needs the rows of these splits, too
         sides=SIDES,
     )
 

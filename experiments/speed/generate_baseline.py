@@ -97,7 +97,7 @@ class StopTokens(StoppingCriteria):
 class Generator:
     """A model under ``generate()``.
 
-    The model is changed: the end token of its generation config is removed.
+    The model is changed: the end tokens of its generation config are removed.
     """
 
     def __init__(self, model: Any, tokenizer: Any):

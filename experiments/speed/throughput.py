@@ -590,7 +590,10 @@ def load_way(trial: Trial) -> Iterator[Loaded]:
 
 @contextmanager
 def _serve_llamacpp(trial: Trial) -> Iterator[Loaded]:
-    """Serve the GGUF file by llama.cpp for the duration of a ``with`` block."""
+    """Serve the trial's GGUF file by llama.cpp's server; yield its client as a way to generate.
+
+    Raises RunError when the server does not start.
+    """
     with serve(trial.gguf, DEFAULT_SLOTS, CONTEXT_TOKENS) as serving:
         server = {
             "base_url": serving.base_url,

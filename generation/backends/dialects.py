@@ -160,9 +160,10 @@ def _make_openai_sampling(settings: DecodingParameters, server: Server) -> Body:
 
 
 def _make_vllm_sampling(settings: DecodingParameters, server: Server) -> Body:
-    """Return every field of vLLM that a model's generation_config.json could change.
+    """Return vLLM's sampling fields, all set.
 
-    The answer's text includes its stop word.
+    So no default of a model's generation_config.json applies. The value -1 turns ``top_k`` off. The
+    last field keeps the stop word at the end of the answer's text.
     """
     return {
         "temperature": 1.0,

@@ -287,19 +287,21 @@ def _compute_own_logits(model: Any, ids: np.ndarray, first: int = PROMPT - 1) ->
 
 
 def _compute_shared_logits(model: Any, ids: np.ndarray) -> Tensor:
-    """Return the logits (GENERATED + 1, V) that ``_compute_own_logits`` returns, in another way.
+    """Return the logits after the prompt and after each later token, (GENERATED + 1, V), float32.
 
-    The tokens are read as the engine reads them: the prompt in one pass, then token by token.
+    They are computed as the engine computes them: the prompt in one pass, then token by token.
+    ``_compute_own_logits`` should give the same.
+
+    ids: (PROMPT + GENERATED,), the tokens.
     """
     batch = LiveBatch(KVCaches(), [], model.get_input_embeddings().weight.device)
     # one sequence of one prompt; -1: it shares no prefix
     batch.add(Request("", (), 0), [(tuple(ids[:PROMPT].tolist()), -1)])
-    logits = []
-    # the first pass reads the prompt, the others the token before; the last token is not read
-    for token in [*ids[PROMPT:].tolist(), 0]:
-        logits.append(run_pass(model, batch.make_next_pass())[-1].float())
-        batch.prefill = []  # the first pass has read the prompt
+    logits = [run_pass(model, batch.make_next_pass())[-1].float()]
+    batch.prefill = []  # the first pass has read the prompt
+    for token in ids[PROMPT:].tolist():
         batch.sequences[0].tokens.append(token)
+        logits.append(run_pass(model, batch.make_next_pass())[-1].float())
     return torch.stack(logits)
 
 

@@ -257,11 +257,12 @@ def _read_key() -> str:
 class Pace:
     """How many requests may be in flight (``allowed``), and when the next one may start.
 
-    An answer 429 halves ``allowed``, once for each burst of them, down to 1. It also stops all
-    requests for its Retry-After. Once ``_ANSWERS_TO_SPEED_UP`` answers have left ``allowed``
-    unchanged, the next one without 429 raises it by one, up to the recipe's ``concurrency``. An
-    answer after which nothing remains of a rate limit stops all requests until the limit is reset.
-    Pauses above ``_LONGEST_PAUSE`` are ignored. ``is_cancelled`` ends the pauses of all waiting
+    An answer 429 halves ``allowed``, down to 1. The answers to requests that were in flight before
+    that do not halve it again. A 429 also stops all requests for its Retry-After. Once
+    ``_ANSWERS_TO_SPEED_UP`` answers have left ``allowed`` unchanged, the next one without 429
+    raises it by one, up to the recipe's ``concurrency``. An answer after which nothing remains of a
+    rate limit stops all requests until the limit is reset. Pauses above ``_LONGEST_PAUSE`` are
+    ignored. ``is_cancelled`` ends the pauses of all waiting
     requests, without sending them. Any thread may call the methods.
     """
 
@@ -269,6 +270,7 @@ class Pace:
         self.concurrency = concurrency
         self.allowed = concurrency
         self._answers = 0  # number of answers since ``allowed`` changed
+        self._sent_before = 0  # number of requests that may have been sent before it was halved
         self._pause_end = 0.0  # of the monotonic clock
         self.is_cancelled = threading.Event()
         self._lock = threading.Lock()
@@ -284,9 +286,9 @@ class Pace:
         with self._lock:
             self._answers += 1
             if status == 429:
-                # the answers of one burst halve ``allowed`` once: after a change, as many answers
-                # as may be in flight have to arrive before it is halved again
-                if self._answers >= self.allowed or self.allowed == self.concurrency:
+                # all requests in flight may be refused at once: that halves ``allowed`` only once
+                if self._answers >= self._sent_before:
+                    self._sent_before = self.allowed
                     self.allowed = max(1, self.allowed // 2)
                     self._answers = 0
                 self._stop_requests(parse_duration(retry_after))

@@ -104,11 +104,11 @@ class Prompts:
         return label.plain_prompt
 
     def choose_variant(self, variant: Variant, text1: str) -> Variant:
-        """Return the variant of the prompts of one source sentence in a run of ``variant``.
+        """Return the variant whose prompts a source sentence gets.
 
         With ``few_shot.rotate`` a hash of (seed, shot count, source sentence) chooses the example
-        set. So all rows of a source sentence have the same set, and its samples share a prompt.
-        Without it the result is ``variant`` itself.
+        set, and ``variant.example_set`` is ignored. So all labels and samples of a source sentence
+        have the same set. Without ``rotate``, and without shots, ``variant`` is returned unchanged.
         """
         few_shot = self.recipe.few_shot
         if few_shot is None or not few_shot.rotate or not variant.shots:

@@ -446,6 +446,21 @@ def _require_versions(
         )
 
 
+def find_file_beside(directory: Path, ending: str) -> Path | None:
+    """Return the path of the file ``NAME.ending`` beside a run directory; None without such a file.
+
+    NAME is the directory's name. For a symbolic link, a file beside the link is returned before one
+    beside its target.
+    """
+    target = directory.resolve()
+    link = directory if directory.name not in ("", "..") else target
+    for place in (link, target):
+        path = place.with_name(f"{place.name}.{ending}")
+        if path.is_file():
+            return path
+    return None
+
+
 @contextmanager
 def lock_run(directory: Path) -> Iterator[None]:
     """Keep other processes off the run directory while the block runs.

@@ -1196,7 +1196,10 @@ def _fill_template(template: str, **facts: object) -> str:
 
 
 def _format_flow(value: object) -> str:
-    """Format a value as one line of YAML, without the mark that ends a document of one scalar."""
+    """Return a value as YAML in flow style, on one line unless a text has a line break.
+
+    PyYAML ends a plain scalar with the document end marker ("..."), which is left out.
+    """
     line = yaml.safe_dump(
         value, default_flow_style=True, allow_unicode=True, sort_keys=False, width=10**6
     )

@@ -302,7 +302,7 @@ def test_a_line_break_in_the_name_of_a_column_is_a_blank():
         ("#NV", "comma", None),
         ("4,5", "point", "'4,5'; allowed: a number, e.g. 4.2; write a point, or separate"),
         ("1,234", "either", "may be a decimal mark or separate thousands"),
-        ("1,234,567", "either", "may be a decimal mark or separate thousands"),
+        ("1,234,567", "either", "its score is '1,234,567'; allowed: a number"),
         ("1.234,5", "comma", "is '1.234,5'; allowed: a number"),
         ("4,5,6", "comma", "is '4,5,6'"),
         ("five", "comma", "is 'five'"),

@@ -11,7 +11,7 @@ import pytest
 from forked_python import python_in
 from import_graph import PACKAGES
 
-from sts_dino.cli import COMMANDS, convert_first_argument
+from sts_dino.cli import COMMANDS, convert_first_argument, name_folders
 from sts_dino.hub.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,6 +92,17 @@ RUN, ENCODER = "artifacts/datasets/pairs", "artifacts/models/encoder"
 def test_a_command_takes_what_a_person_types_first(words, expected, runs):
     name, *rest = words.split()
     assert convert_first_argument(COMMANDS[name], rest) == expected.split()
+
+
+def test_a_folder_given_by_dots_has_a_name(tmp_path, monkeypatch):
+    run = tmp_path / "runs" / "sts"
+    run.mkdir(parents=True)
+    monkeypatch.chdir(run)
+    named = name_folders([".", "--out=..", "--out", "./", "r.yaml", "--config="])
+    assert named == ["./../sts", "--out=../../runs", "--out", "./../sts", "r.yaml", "--config="]
+    assert Path(named[0]).samefile(run) and Path("../../runs").samefile(run.parent)
+    monkeypatch.chdir("/")
+    assert name_folders(["."]) == ["."]
 
 
 def test_a_file_that_is_no_recipe_has_no_run_directory(runs):

@@ -590,6 +590,6 @@ def test_check_shows_a_prompt_a_label_and_the_command_that_follows(tmp_path):
     texts = [f"The ferry number {number} leaves at nine." for number in range(12)]
     assert run(written(tmp_path, texts), "--out", recipe, *LM).code == 0
     short = outcome_of(check, recipe, "--set", "seed=7")
-    every = outcome_of(check, recipe, "--all-prompts")
+    every = outcome_of(check, recipe, "--more-prompts")
     assert short.printed.count("\n--- ") == 3 and every.printed.count("\n--- ") == 15
     assert short.stderr.splitlines()[-1] == f"next: sts-dino write '{recipe}' --set seed=7"

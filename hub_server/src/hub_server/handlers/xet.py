@@ -108,7 +108,8 @@ def require_repo(call: Call) -> int:
 def get_body_limit(call: Call) -> int:
     """Return the limit in bytes of a xorb's or a shard's body.
 
-    Raises HubError 401 or 404 as ``require_repo``.
+    It is called before the body is read, so that a call without access is refused early. Raises
+    HubError 401 or 404 as ``require_repo``.
     """
     require_repo(call)
     return MAX_BODY
