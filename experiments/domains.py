@@ -51,7 +51,8 @@ LANGUAGES = (
     *("ko-klue", "ja-jsts", "nl-sick", "ro-sts"),
 )
 # placeholder of a file of pairs that the teacher scored → whether the pairs have generated texts,
-# and whether the scores are means of the teacher's and the trained encoder's cosines
+# and whether the scores are weighted means of the teacher's and the base's cosines; the base is the
+# encoder before training
 TAUGHT = {
     "{taught}": (True, False),
     "{taught_alone}": (False, False),
@@ -90,8 +91,9 @@ class DomainPlan(Strict):
     """The plan of the comparison.
 
     ``choice``: the domains on which choices are made; other domains are scored when they are named.
-    ``sentences``: sentences of a domain on which pairs are generated; ``taught_sentences``: those
-    that the teacher reads, at most. ``student``: the recipe file of the encoder.
+    ``sentences``: the largest number of a domain's sentences on which pairs are generated.
+    ``taught_sentences``: the largest number of a domain's sentences that the teacher reads.
+    ``student``: the recipe file of the encoder.
     """
 
     choice: tuple[str, ...]

@@ -440,7 +440,7 @@ def merge_trees(first: Mapping[str, Any], second: Mapping[str, Any], place: str)
     """Merge two trees: mappings joined, lists concatenated.
 
     ``place``: the file of ``second``, with the keys that lead to it, for the error. Raises
-    InputError for another value that both trees define.
+    InputError for a key of both trees whose values are neither two mappings nor two lists.
     """
     tree = dict(first)
     for key, value in second.items():

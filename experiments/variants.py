@@ -94,8 +94,8 @@ class DatasetMaker:
     def make_dataset(self, name: str, seed: int) -> StepOutput:
         """Return the dataset of the variant ``name`` under a data seed; missing steps run.
 
-        With ``same_texts`` the texts of that base variant are filtered and scored again, and the
-        CPU seconds include the base's generation. Without settings the base's dataset itself is
+        ``same_texts`` names a base variant: its texts are filtered and scored again, and the CPU
+        seconds include the base's generation. Without settings the base's dataset itself is
         returned. Raises InputError or RunError when a step fails.
         """
         variant = self.datasets.get_variant(name)
@@ -305,7 +305,7 @@ def _write_filtered(run: DatasetRun, directory: Path, manifest: Manifest) -> Non
         raw_path, rejected_path = make_shard_paths(recipe, shard)
         raw = read_shard(directory / raw_path) if raw_path in paths else []
         rejected = read_shard(directory / rejected_path) if rejected_path in paths else []
-        # A text that another filter than those of rows rejected stays rejected
+        # A text that was rejected for a reason outside ``ROW_FILTERS`` stays rejected
         unusable = [row for row in rejected if row["reason"] not in ROW_FILTERS]
         result = make_shard_result(run.recipe, WriteShard(shard, ()), raw, unusable)
         run.add_shard(result, shard.blocks)
@@ -419,7 +419,7 @@ def read_sentences(file: Path, columns: Sequence[str]) -> list[str]:
         raise InputError(
             file,
             f"has no sentence of {MIN_WORDS} to {MAX_WORDS} words "
-            "with a lower-case English letter and without quotation marks",
+            "with a lower-case English letter and without double quotation marks",
         )
     return list(sentences)
 

@@ -424,10 +424,10 @@ class Pilots:
     def extrapolate_seconds(self, total: int) -> float:
         """Estimate the seconds of a run of ``total`` source sentences from the pilots' seconds.
 
-        Beyond the largest pilot, each source sentence takes that pilot's average seconds, or its
-        growth if that is less. The growth is the difference of the two largest pilots' seconds, for
-        each source sentence that the larger one has more: the seconds to fill and to drain the
-        batch cancel out. It counts only if it is positive, and if the largest pilot has at least
+        Beyond the largest pilot, each source sentence takes that pilot's average seconds, or the
+        growth between the two largest pilots if that is less. The growth is the difference of their
+        seconds divided by the difference of their sizes: the seconds to fill and to drain the batch
+        cancel out. It counts only if it is positive, and if the largest pilot has at least
         twice ``PILOT_SIZES[-2]`` source sentences: fewer do not fill a batch.
         """
         largest = self.largest

@@ -185,7 +185,7 @@ def describe_model(model: LanguageModel) -> str:
     """Return the name of a language model, where it is, and the size of its weights, as a phrase.
 
     The size is that of the local files. For a model of the Hub it is the download's size, if
-    ``sts-dino lm`` lists the model, else not known. Raises what ``list_model_files`` raises.
+    it is one of ``GENERATORS``, else not known. Raises what ``list_model_files`` raises.
     """
     if is_built_in(model):
         return "the built-in demonstration model (4.5 million parameters)"
@@ -294,8 +294,8 @@ def describe_counts(directory: Path, manifest: Manifest) -> str:
 def describe_random_rows(directory: Path, manifest: Manifest, recipe: DatasetRecipe) -> str:
     """Return at most ``SHOWN_ROWS`` random rows of each label as text.
 
-    The recipe's seed chooses the rows. For a scored dataset, a warning follows if questions have
-    too few questions among their texts of the highest score (``make_question_warning``).
+    The recipe's seed chooses the rows. For a scored dataset, a warning follows if the texts of
+    the highest score for questions are too rarely questions (``make_question_warning``).
     """
     # show rows of each label
     random = Random(recipe.seed)

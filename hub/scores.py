@@ -151,9 +151,10 @@ def is_own_score(score: TaskScore) -> bool:
 def compute_mean_gain(gains: Sequence[Gain]) -> tuple[float, float, float]:
     """Return the mean gain and the lower and upper end of its 95 % interval, in points.
 
-    The interval is computed from the tasks' own intervals. The distances of their ends to the gains
-    are added within a data set, whose tasks are taken as fully dependent. Over data sets, which are
-    taken as independent, they are added as squares.
+    The interval is computed from the tasks' own intervals. The distances of a gain to both ends of
+    its interval are divided by the number of gains, and added within a data set, whose tasks are
+    taken as fully dependent. Over data sets, which are taken as independent, the result is the root
+    of the sum of squares.
 
     ``gains``: at least one gain. The first part of a task's name, before ``/``, is its data set.
     """

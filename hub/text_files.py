@@ -165,7 +165,8 @@ def open_rows(
 ) -> UserTable:
     """Open a file: its columns, and a stream of its rows in the order of the file.
 
-    Each row has its line or sheet row as number; in .parquet and a .json array, it counts from 1.
+    The number of a row is its line or its row in the sheet; in .parquet and a .json array it is the
+    row's place, from 1.
     A .txt file has the column ``text``. The columns of JSON are the keys of the first ``KEY_ROWS``
     objects, of more while one of ``columns`` is missing. A row lacks the keys that its object
     lacks. A table may have columns alone, and no rows.
@@ -444,9 +445,9 @@ def _scan_encoding(path: Path, _size: int, _changed_ns: int) -> EncodingScan:
 def _scan_lines(path: Path, *, has_japanese_escape: bool) -> EncodingScan:
     """Return whether a file is UTF-8, else evidence about its encoding.
 
-    The evidence has at most 2 * ``SAMPLE_BYTES`` bytes: of each line that is not ASCII the first
-    ``SAMPLE_BYTES``. The first line that is not UTF-8 is among these lines.
-    ``has_japanese_escape``: whether lines with an escape character count as not ASCII.
+    The evidence has at most 2 * ``SAMPLE_BYTES`` bytes, of a line at most ``SAMPLE_BYTES``. It
+    holds the last lines that were read and are not ASCII. The first line that is not UTF-8 is among
+    these lines. ``has_japanese_escape``: whether lines with an escape character count as not ASCII.
     """
     is_ascii = not has_japanese_escape
     evidence = bytearray()
@@ -739,7 +740,8 @@ def _can_be_quoted(delimiter: str, expected: str) -> bool:
 def _is_above_header(line: str, next_line: str) -> bool:
     """Return whether a line is blank, or a comment.
 
-    A comment begins with ``#``, and has none of ``DELIMITERS`` as often as the next line.
+    A comment begins with ``#``. A line that has one of ``DELIMITERS`` as often as the next line is
+    a header, even if it begins with ``#``.
     """
     if not line.strip():
         return True

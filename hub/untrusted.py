@@ -244,7 +244,8 @@ def make_template_environment(loader: "BaseLoader") -> "Environment":
     ``finalize`` escapes every printed text that is not ``Markdown``, formats numbers, and raises
     TypeError for None and truth values. The filter ``markdown`` marks a trusted text as
     ``Markdown``, and ``code`` is ``format_code``; the function ``table`` is ``format_table``. A
-    template that prints or tests an undefined variable raises UndefinedError.
+    template that prints an undefined variable, or has it as a condition, raises UndefinedError;
+    ``is defined`` may ask for it.
     """
     from jinja2 import Environment, StrictUndefined
 

@@ -73,8 +73,9 @@ def make_dataset_files(facts: DatasetFacts, repo_id: str, now: datetime) -> dict
         repo_id: the Hub id on the card, which the caller has checked.
         now: the time (UTC) from which the card of a growing run estimates its end.
 
-    Raises InputError when a shard cannot be read or has another number of rows than the manifest
-    says, and when ``changes.yaml`` lists the dataset without the version of a finished run.
+    Raises InputError for a damaged shard, for one with another number of rows than the manifest
+    says, and when ``changes.yaml`` lists the dataset without the version of a finished run. Raises
+    OSError for a shard that cannot be opened.
     """
     recipe = facts.recipe
     manifest = facts.manifest
@@ -215,8 +216,8 @@ def _list_settings(
 def _build_rows_context(facts: DatasetFacts, configs: dict[str, list[Split]]) -> dict[str, Any]:
     """Return the template variables of the configs that have rows: columns, splits, sample rows.
 
-    ``configs``: config → its splits. Shards are read for the sample rows; InputError is raised for
-    a shard that cannot be read.
+    ``configs``: config → its splits. Shards are read for the sample rows. Raises InputError for a
+    damaged shard, OSError for one that cannot be opened.
     """
     recipe = facts.recipe
     names = list(configs)
@@ -285,7 +286,8 @@ def _format_config_columns(
     tables = []
     for base, group in groups.items():
         columns = dict(build_config_features(group[0], recipe))
-        # A config that lacks one of them may use the name of another with another meaning.
+        # A config that lacks a provenance column may have a column of the same name as another
+        # one, but with another meaning.
         if PROVENANCE.keys() <= columns.keys():
             for name in (*PROVENANCE, *EXAMPLE_SET):
                 columns.pop(name, None)
@@ -327,7 +329,7 @@ def _format_samples(facts: DatasetFacts, config: str) -> Markdown | None:
     """Format a table of the first ``SAMPLES_PER_TARGET`` rows of each label of ``config``.
 
     Of a growing run only the first ``MOST_SAMPLED_SHARDS`` shards are read. Returns None without
-    rows. Raises InputError for a shard that cannot be read.
+    rows. Raises InputError for a damaged shard, OSError for one that cannot be opened.
     """
     recipe = facts.recipe
     if get_base_config(config) == "raw":
@@ -346,7 +348,8 @@ def _format_samples(facts: DatasetFacts, config: str) -> Markdown | None:
 def _format_rejected_samples(facts: DatasetFacts, reasons: list[str]) -> Markdown | None:
     """Format a table of the first ``SAMPLES_PER_REASON`` rejected rows of each of ``reasons``.
 
-    Returns None without rows. Raises InputError for a shard that cannot be read.
+    Returns None without rows. Raises InputError for a damaged shard, OSError for one that cannot be
+    opened.
     """
     shards = []
     for config in facts.recipe.configs:
@@ -389,7 +392,7 @@ def _format_cell(value: Any, kind: Any) -> Any:
 def build_counts_context(facts: DatasetFacts) -> dict[str, Any]:
     """Return the template variables of the counts; for a growing run only ``counts``, None.
 
-    Raises InputError for a shard of rejected rows that cannot be read.
+    Raises InputError for a damaged shard of rejected rows, OSError for one that cannot be opened.
     """
     counts = facts.counts
     if counts is None:

@@ -70,8 +70,8 @@ def render(
     Args:
         directory: a run directory.
         repo_id: the Hub id on the card; None: sts-dino/NAME.
-        manifest: a snapshot of a growing run's manifest; the rows of other files, and
-            measurements, are not read. None: the manifest on disk.
+        manifest: a snapshot of a growing run's manifest: only the shards that it names are read,
+            and no measurements. None: the manifest on disk.
         now: the time on the card of a growing run (UTC); None: this moment.
 
     Raises InputError for a bad ``repo_id``, when the directory is not a run directory, when its
@@ -93,8 +93,8 @@ def render_facts(
         repo_id: the Hub id on the card; None: sts-dino/NAME.
         now: the time on the card of a growing run (UTC); None: this moment.
 
-    Raises InputError for a bad ``repo_id``, for a shard that cannot be read, and for a finished
-    version that ``changes.yaml`` lacks, if it lists other versions.
+    Raises InputError for a bad ``repo_id``, for a damaged shard, and for a finished version that
+    ``changes.yaml`` lacks, if it lists other versions; OSError for a shard that cannot be opened.
     """
     repo_id = require_repo_id(repo_id or f"{DEFAULT_OWNER}/{facts.manifest.name}")
     if isinstance(facts, DatasetFacts):

@@ -65,8 +65,8 @@ def measure_splits(directory: Path, manifest: Manifest, config: str) -> list[Spl
     memory. Of a growing run only footers are read, and ``data_bytes`` is the size of the
     uncompressed parquet pages.
 
-    Raises InputError when a shard cannot be read or has another number of rows than the manifest
-    says.
+    Raises InputError for a damaged shard, and for one with another number of rows than the manifest
+    says; OSError for a shard that cannot be opened.
     """
     splits: dict[str, Split] = {}
     for file in sort_shards(manifest, config):
@@ -128,7 +128,7 @@ def read_first_rows(
         count: the most rows of each value.
 
     Returns value → rows, each as column → value; a value without rows has an empty list. Raises
-    InputError for a shard that cannot be read.
+    InputError for a damaged shard, OSError for one that cannot be opened.
     """
     rows: dict[str, list[dict[str, Any]]] = {value: [] for value in values}
     for file in shards:

@@ -3,7 +3,8 @@
 A dataset is generated and published while it grows; a model is trained and scored; each gets its
 card, one atomic commit and its version's tag. A folder stands for its recipes, datasets before
 models; baselines in a folder are scored and not published, because others own their weights. The
-same command resumes after any interruption; a dataset that grows on the Hub, on an empty disk, too.
+same command resumes after any interruption. A dataset that was published while it grew resumes on
+an empty disk, too.
 """
 
 import logging
@@ -161,8 +162,8 @@ class Request:
     """The options of a release; ``owner`` is the Hub's user or organisation to publish to.
 
     Creating a request asks the Hub for the owner, except for a plan (no ``--yes``) with ``--org``.
-    The question raises InputError when the token does not belong to ``--org``, RunError when the
-    token may only read, when there is no token, or when the Hub does not answer.
+    The question raises InputError when the token does not belong to ``--org``; RunError when there
+    is no token, when the Hub does not answer or, with ``--yes``, when the token may only read.
     """
 
     options: ReleaseOptions

@@ -343,8 +343,8 @@ def hash_training(recipe: ModelRecipe) -> str:
     """Return a SHA-256 of everything that decides a training except the seed.
 
     It covers the deciding recipe values, the ``*.safetensors`` files in the folder of a local base,
-    and the library versions. Of local training data it covers the path and not the rows, so the
-    path's last name must stand for the rows.
+    and the library versions. Of local training data it covers the published path, perhaps only its
+    last name (``hide_folders``), and not the rows. So the last name must stand for the rows.
     """
     values = get_deciding_values(recipe)
     values.pop("seed")
@@ -625,7 +625,8 @@ def train_encoder(experiment: Experiment, training: Training, stop: Event) -> Pa
     with name_failure(f"{name}: train", folder, hint):
         run_stage("train", str(path), "--out", str(model), stop=stop)
 
-    # Score it. The training kept its base beside it; ``sts-dino score`` would score that, too
+    # Score it, without the base that the training wrote beside it: ``sts-dino score`` would score
+    # the base with every variant
     shutil.rmtree(folder / "encoder.base", ignore_errors=True)
     with name_failure(f"{name}: score", folder, hint):
         words = ("--model", str(model), "--no-cache", *experiment.data)

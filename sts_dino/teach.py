@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 FACTS_FILE = "teach.json"
 DEFAULT_PAIRS = 7_200  # 150 steps of 48 pairs
-RANGES = 8  # equal ranges of the cosine; each gives as many pairs
+RANGES = 8  # equal ranges of the cosine; each gives equally many pairs
 NEAREST = 6  # nearest texts of a text that make candidate pairs with it
 RANDOM = 3  # random texts that make candidate pairs with a text
 FEWEST_TEXTS = 20
@@ -420,8 +420,8 @@ def draw_pairs(
 
     Candidates are all pairs within a group, each text with its ``NEAREST`` nearest texts, and each
     text with ``RANDOM`` random ones. They fall into ``RANGES`` equal ranges of the cosine, from the
-    lowest to the highest. Each range that has candidates gives the same number of pairs, up to one.
-    The pairs of a range with too few candidates repeat.
+    lowest to the highest. Each range that has candidates gives the same number of pairs, or one
+    more. The pairs of a range with too few candidates repeat.
 
     Args:
         vectors: (n, d), of length 1.

@@ -140,8 +140,8 @@ def make_pilot_data(
         recipe: the recipe, which has datasets.
         recipe_path: its file, which errors name.
         file: texts, one a line.
-        longest: the last text of the first row has at least this many tokens; 0: no such text.
-            Documents and self-pairs are the texts of ``file`` alone.
+        longest: the last text of the first row has at least this many tokens; 0: no such text. It
+            has no effect for documents and self-pairs, whose texts are those of ``file``.
         folder: an existing folder, where the data are written.
 
     Raises InputError for a file that is missing, is not UTF-8 or has no text, and for a loss that

@@ -341,7 +341,7 @@ def compute_bootstrap_interval(
     Resamples for which the statistic is NaN are ignored.
 
     Args:
-        statistic: a function of row numbers (m,), which is finite for all rows.
+        statistic: a function of row numbers (m,); its value for the numbers of all rows is finite.
         resamples: the row numbers of each bootstrap resample.
         rows: the number of all rows.
     """

@@ -184,10 +184,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Store the form's answer, and redirect to the next question.
 
         An answer that came too soon (``MIN_READING_SECONDS``) is not stored, and the redirect leads
-        to the same question.
-        Raises InputError for an answer that the survey does not have, KeyError for a form without
-        one of its fields, ValueError for a place or time that is not a number, and the errors of
-        ``AnswerStore``.
+        to the same question. Raises InputError for an answer that the survey does not have,
+        KeyError for a form without one of its fields, ValueError for a place or time that is not a
+        number, and the errors of ``AnswerStore``.
         """
         name = normalize_name(form["annotator"])
         position = int(form["place"])

@@ -251,13 +251,14 @@ def read_evaluation_sets(
         senteval: SentEval's directory; None: its splits are not read.
         originals: the STS organisers' directory; None: of its splits only the shipped are read.
         names: read only these data sets, and require all their splits; empty: all data sets but
-            the probing tasks. A split that a given directory lacks is then listed as absent.
+            the probing tasks and those whose sentences another data set has (``sick-e``,
+            ``sick-r-full``). A split that a given directory lacks is then listed as absent.
         pins: the hashes that the rows must have; None: the project's.
 
     Raises InputError for an unknown name, for a directory without evaluation data, for a file that
     is altered or missing beside other files of its split, and for a missing split of ``names``.
     """
-    # Choose the data sets; those without ``sentences`` (the probing tasks) are read by name only
+    # Choose the data sets; those without ``sentences`` are read by name only
     source = Source(senteval=senteval, originals=originals, pins=pins)
     roots: dict[Layout, Path | None] = {"senteval": senteval, "originals": originals}
     datasets = [find_dataset(name) for name in names]

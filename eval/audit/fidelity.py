@@ -390,9 +390,10 @@ def _measure_run(
 def _read_people(
     directory: Path, name: str, config: str, folder: Path | None
 ) -> tuple[PersonAgreement, ...]:
-    """Return each person's agreement with the labels of a run's config, by first answer.
+    """Return each person's agreement with the labels of a run's config.
 
-    A person without an answer to these rows is left out.
+    People are in the order of their first answers; the last answer to a row counts. A person
+    without an answer to these rows is left out.
 
     Args:
         directory: the run directory.

@@ -269,8 +269,8 @@ def compute_text_cosines(encoder: Encoder, first: list[str], second: list[str]) 
 
     Args:
         encoder: the encoder.
-        first: ``sentence1`` of each pair, (n,) with n ≥ 1.
-        second: ``sentence2`` of each pair, (n,).
+        first: one text of each pair, (n,) with n ≥ 1.
+        second: the other text of each pair, (n,).
 
     Raises InputError when the encoder gives no embeddings, RunError when the encoder is a function
     and raises.

@@ -615,7 +615,7 @@ def _import_function(model: str) -> Embed:
 
 
 def _is_repo_id(name: str) -> bool:
-    """Return whether a name has the form ORG/NAME; ".", ".." and "artifacts" begin paths."""
+    """Return whether a name is ORG/NAME with an ORG other than ".", ".." and "artifacts"."""
     parts = name.split("/")
     return len(parts) == 2 and all(parts) and parts[0] not in (".", "..", "artifacts")
 

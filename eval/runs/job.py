@@ -135,7 +135,7 @@ class Request(EvaluationOptions):
 
 
 def split_names(values: Sequence[str]) -> list[str]:
-    """Return the names in the values of a repeatable option; a value is names with commas."""
+    """Return the names in the values of a repeatable option, separated by commas in a value."""
     # A comma within parentheses separates nothing: MTEB(eng, v2)
     names = re.split(r",(?![^(]*\))", ",".join(values))
     return [name.strip() for name in names if name.strip()]
@@ -359,10 +359,10 @@ def _has_data(task: Task, source: Source) -> bool:
 def _list_recipe_entries(recipe: ModelRecipe, location: str) -> tuple[Entry, ...]:
     """Return the task splits of a recipe's evaluation, without repeats.
 
-    A task without the recipe's split is scored on its default split. If the recipe's split is
-    ``validation``, this holds for tasks that read no test row only: test rows must not stand for
-    validation rows. Raises InputError for any other task without a validation split, for an unknown
-    task, and, naming the recipe ``location``, when the recipe names no task.
+    A task without the recipe's split is scored on its default split. For the split ``validation``
+    this holds only for a probe's validation task, which reads no test row: test rows must not stand
+    for validation rows. Raises InputError for any other task without a validation split, for an
+    unknown task, and, naming the recipe ``location``, when the recipe names no task.
     """
     if not recipe.evaluation:
         raise InputError(
@@ -445,9 +445,9 @@ def _make_model_name(model: str) -> str:
     """Return the name of a model's evaluation folder.
 
     A Hub model gives ORG--NAME@REVISION, a function its name without the prefix. A folder gives
-    PARENT--NAME and a hash of the path, because many folders have one name. Other characters than
-    letters, digits and ``_.-~@`` are escaped. A name of more than ``MAX_FOLDER_CHARACTERS`` is cut,
-    and gets a hash.
+    PARENT--NAME and a hash of the path, because many folders have one name. Characters other than
+    ASCII letters, digits and ``_.-~@`` are escaped. A name of more than ``MAX_FOLDER_CHARACTERS``
+    is cut, and gets a hash.
     """
     if not Path(model).is_dir():
         name = model.removeprefix(FUNCTION_PREFIX)

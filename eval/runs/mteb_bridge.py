@@ -26,7 +26,7 @@ from mteb.abstasks import AbsTask, AbsTaskSTS
 from mteb.abstasks.aggregated_task import AbsTaskAggregate
 from mteb.abstasks.task_metadata import TaskMetadata, TaskType
 from mteb.get_tasks import TASK_LIST
-from mteb.languages import ISO_TO_LANGUAGE
+from mteb.languages import ISO_TO_LANGUAGE, PROGRAMMING_LANGS
 from mteb.models import ModelMeta
 from mteb.models.abs_encoder import AbsEncoder, get_prompt
 from mteb.types import PromptType
@@ -147,11 +147,11 @@ def _find_type(name: str) -> tuple[AbsTask, ...]:
     """
     kind, _, language = name.partition(":")
     _require_known(f"type:{name}", kind, get_args(TaskType), "task type", get_args(TaskType))
-    if language and language not in ISO_TO_LANGUAGE:
+    if language and language not in (*ISO_TO_LANGUAGE, *PROGRAMMING_LANGS):
         raise InputError(
             f"{MTEB_PREFIX}type:{name}",
             f"unknown language {language!r}",
-            allowed="a code like eng (ISO 639-3)",
+            allowed="a code like eng (ISO 639-3), or a programming language like python",
         )
     filters: Any = {"task_types": [kind], "modalities": ["text"], "exclusive_modality_filter": True}
     tasks = tuple(mteb.get_tasks(**filters, languages=[language] if language else None))
@@ -292,8 +292,8 @@ UNIT_OF_TASK_TYPE: dict[str, Unit] = {
 def convert_task(task: AbsTask, split: str) -> Task:
     """Return an MTEB task as a task of this project, with the one split ``split``.
 
-    Only STS tasks whose main score is in ``STS_METRICS`` have a metric and so an interval. For all
-    other tasks MTEB gives no outcomes of single rows.
+    Only STS tasks whose main score is in ``STS_METRICS`` have a metric and so an interval. For
+    tasks of other types MTEB gives no outcomes of single rows.
     """
     metadata = task.metadata
     metric = STS_METRICS.get(metadata.main_score) if isinstance(task, AbsTaskSTS) else None

@@ -324,7 +324,8 @@ def update_interval(record: Record, records: Records, settings: EvaluationSettin
     """Return a record with the interval of ``settings``, and write a record that changed.
 
     The interval is resampled from the kept rows. A record without kept rows, or whose interval
-    has these settings, is returned unchanged. Raises InputError for a damaged file of rows.
+    has these settings, is returned unchanged. Raises InputError for a damaged file of rows,
+    RunError when the rows cannot be resampled.
     """
     if all(getattr(record.settings, key) == getattr(settings, key) for key in INTERVAL_SETTINGS):
         return record

@@ -559,7 +559,7 @@ def _compare_with(
 
 
 def _add_versions(record: Record, versions: Mapping[str, str]) -> TaskScore:
-    """Return a record's score; its ``versions`` are those that differ from ``versions``."""
+    """Return a record's score, with only those library versions that differ from ``versions``."""
     different = {
         name: version for name, version in record.versions.items() if versions.get(name) != version
     }

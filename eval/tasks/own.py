@@ -418,8 +418,9 @@ def _merge_repeated_pairs(
 def normalize_text(text: str) -> str:
     """Return a text in a form in which different spellings of one text are equal.
 
-    Letters are composed (NFC) and case-folded. Runs of white space become one space, and none at
-    the ends. Control and format characters (Unicode's Cc and Cf, e.g. a zero-width space) go.
+    Letters are composed (NFC) and case-folded. Each run of white space, tabs and line breaks
+    included, becomes one space; at the ends it is removed. All other control and format characters
+    (Unicode's Cc and Cf, e.g. a zero-width space) are removed.
     """
     visible = "".join(
         letter

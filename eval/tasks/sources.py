@@ -67,22 +67,24 @@ def read_from_directory(root: Path, option: str, name: str) -> DataFile:
 
 
 def list_layout_paths(root: Path, name: str) -> list[Path]:
-    """List the paths below a directory at which the layout's file ``name`` may be.
+    """List the paths at which the layout's file ``name`` may be, for a directory of a user.
 
-    ``root``: the directory, as in ``read_from_directory``.
+    ``root``: the directory, as in ``read_from_directory``. Where it is ``downstream`` itself, the
+    paths begin at its parent.
     """
-    # A root that is ``downstream`` itself: names start at its parent, which has ``probing``, too
+    # Names start at the parent of ``downstream``, which has ``probing``, too. A symbolic link may
+    # have ``probing`` beside its target, or beside itself.
     is_downstream = root.resolve().name == "downstream" and not (root / "downstream").is_dir()
-    folder = root.resolve().parent if is_downstream else root
-    return [folder / candidate for candidate in list_layout_names(name)]
+    folders = dict.fromkeys((root.resolve().parent, root.parent)) if is_downstream else (root,)
+    return [folder / candidate for folder in folders for candidate in list_layout_names(name)]
 
 
 def read_from_archive(path: Path, place: str, name: str) -> DataFile:
     """Read the member of an uncompressed tar whose path ends like ``name``; nothing is unpacked.
 
-    ``name`` may lack ``downstream/`` (``list_layout_names``). ``place``: the archive's name in
-    errors. Raises InputError when the archive is damaged or compressed, when no member or several
-    members match, and when the member is a link or folder.
+    The member may lack the ``downstream/`` of ``name`` (``list_layout_names``). ``place``: the
+    archive's name in errors. Raises InputError when the archive is damaged or compressed, when no
+    member or several members match, and when the member is a link or folder.
     """
     hint = "use a whole archive with one layout of plain files"
     try:

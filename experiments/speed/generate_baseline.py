@@ -129,7 +129,8 @@ class Generator:
         Args:
             requests: the prompts with their counter-prompts and seeds.
             settings: the decoding parameters.
-            rows: about the most model rows of a call (``_iter_batches``); a request has 1 + K rows.
+            rows: the largest number of model rows of a call, but for rounding (``_iter_batches``);
+                a request has 1 + K rows.
         """
         completions: dict[int, Completion] = {}
         for members in self._iter_batches(requests, rows):

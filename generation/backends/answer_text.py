@@ -296,9 +296,9 @@ def _find_words_about_task(text: str, prompt: str) -> str | None:
 def _find_problem(text: str, longest: int) -> str | None:
     """Return the problem that a text's characters show, or None.
 
-    It is ``EMPTY`` for a blank text, ``TOO_LONG_ANSWER``, ``NOT_CLOSED`` for a backslash at the
-    end, or ``NOT_A_SENTENCE``. A text is not a sentence if it holds a control token or a mark of
-    reasoning, or if it has neither a letter, a digit nor a pictogram.
+    It is ``EMPTY`` for a blank text, ``TOO_LONG_ANSWER`` above ``longest``, ``NOT_CLOSED`` for a
+    backslash at the end, or ``NOT_A_SENTENCE``. A text is not a sentence if it holds a control
+    token or a mark of reasoning, or if it has neither a letter, a digit nor a pictogram.
 
     Args:
         text: the text.

@@ -241,13 +241,13 @@ class Answer:
 
 # HTTP status → words of an error object that mean it; the first match counts
 _STATUS_OF_WORDS = (
-    # the error's type; its message may quote the words of another status
+    # first of all: the message of a server's own failure may have the words of another status
     (500, re.compile(r"server_error|internal.?server.?error", re.IGNORECASE)),
     # "Too many tokens, please wait" is a rate limit, "too many tokens" alone a prompt too long
     (
         429,
         re.compile(
-            r"rate.?limit|too.?many.?(?:\w+ )?(?:requests|connections|tokens(?:,? please| per))"
+            r"rate.?limit|too.?many.?(?:\w+ )?(?:requests|connections|tokens(?:[,.]? please| per))"
             r"|quota|throttl",
             re.IGNORECASE,
         ),
@@ -259,7 +259,8 @@ _STATUS_OF_WORDS = (
     (
         400,
         re.compile(
-            r"invalid|bad.?request|unsupported|too.?many.?tokens|context(?! (?:deadline|cancel))",
+            r"invalid|bad.?request|unsupported|too.?many.?(?:\w+ )?tokens"
+            r"|context(?! (?:deadline|cancel))",
             re.IGNORECASE,
         ),
     ),

@@ -10,8 +10,9 @@ A plain loop decodes what shared attention does not support: ALiBi, soft caps, t
 model's window. It gives the same texts and takes more memory and time.
 
 Several workers may decode at the same time: threads with a share of the requests each, and one copy
-of the model's weights. Requests that share a prompt go to one worker, which computes it once,
-unless it has many more rows than others. Any other request goes to the worker with the fewest rows.
+of the model's weights. Requests that share a prompt go to one worker, which computes the prompt
+once. Any other request goes to the worker with the fewest rows, and so does a request whose worker
+has over ``SLACK_ROWS`` rows more than that one.
 """
 
 import logging
@@ -74,10 +75,11 @@ from sts_dino.hub.errors import InputError, OutOfMemory
 logger = logging.getLogger(__name__)
 
 PREFIX_CHUNK = 512  # tokens of a shared prefix in one pass
-# about the most prompt tokens that a pass prefills, for each row of a full batch: bounds its memory
+# roughly the largest number of prompt tokens that a pass prefills, for each row of a full batch:
+# it bounds the memory of a pass
 PREFILL_TOKENS_OF_ROW = 4
-# A worker with a prompt of a request gets the request, unless it has more than this many rows above
-# the worker with the fewest rows
+# A request goes to a worker that has one of its prompts, unless this worker has more than so many
+# rows more than the worker with the fewest rows
 SLACK_ROWS = 32
 Ids = tuple[int, ...]
 Completed = list[tuple[Request, Completion]]
@@ -164,7 +166,8 @@ class Engine(PromptEncoder):
         self.workers = len(self._workers)
 
     def describe(self) -> dict[str, Any]:
-        """Return facts for the manifest: number of parameters, attention, time of a chat template.
+        """Return facts for the manifest: number of parameters, attention, and the pinned time of a
+        chat template that asks for the time.
 
         Raises what ``ChatTemplate.describe`` raises.
         """

@@ -149,7 +149,7 @@ class GgufWeights:
         self.file = file
         self.config = config
         self.dtype = dtype
-        self.copy_folder: Path | None = None  # the copy that ``read`` has read; None: no copy
+        self.copy_folder: Path | None = None  # the copy that ``read`` read; None: it read none
         self._header = read_header(str(file))
         self._architecture = self._header.metadata["general.architecture"]
         with torch.device("meta"):  # no memory for weights: the model gives names of parameters

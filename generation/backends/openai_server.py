@@ -68,7 +68,7 @@ _LIMIT_HEADERS = {
 }
 _SECONDS_OF_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 _DURATION_PART = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h|)")  # of "6m0s", "12ms" or "7.5"
-_ANSWERS_TO_SPEED_UP = 20  # answers other than 429 before one more request may be in flight
+_ANSWERS_TO_SPEED_UP = 20  # answers without a change before one more request may be in flight
 _BYTES_PER_TOKEN = 3  # of a prompt; a low guess, so that the reserved price is rather too high
 _QUOTED_LENGTH = 200  # characters of a server's message in an error
 _CONNECT_SECONDS = 10.0
@@ -258,12 +258,12 @@ class Pace:
     """How many requests may be in flight (``allowed``), and when the next one may start.
 
     An answer 429 halves ``allowed``, down to 1. The answers to requests that were in flight before
-    that do not halve it again. A 429 also stops all requests for its Retry-After. Once
-    ``_ANSWERS_TO_SPEED_UP`` answers have left ``allowed`` unchanged, the next one without 429
-    raises it by one, up to the recipe's ``concurrency``. An answer after which nothing remains of a
-    rate limit stops all requests until the limit is reset. Pauses above ``_LONGEST_PAUSE`` are
-    ignored. ``is_cancelled`` ends the pauses of all waiting
-    requests, without sending them. Any thread may call the methods.
+    that do not halve it again. A 429 also stops all requests for its Retry-After. Answer number
+    ``_ANSWERS_TO_SPEED_UP`` after a change of ``allowed``, or the first later one without 429,
+    raises ``allowed`` by one, up to the recipe's ``concurrency``. An answer after which nothing
+    remains of a rate limit stops all requests until the limit is reset. Pauses above
+    ``_LONGEST_PAUSE`` are ignored. ``is_cancelled`` ends the pauses of all waiting requests,
+    without sending them. Any thread may call the methods.
     """
 
     def __init__(self, concurrency: int):
@@ -594,7 +594,7 @@ class OpenAIServer:
         self._has_few_choices = False
         self._refuses_choices = False  # whether the server refuses the field n
         self._refuses_max_tokens = False  # whether it takes max_completion_tokens instead
-        self._reserved = 0.0  # highest price of the requests in flight together
+        self._reserved = 0.0  # sum of the estimates of ``_keep_budget`` for requests in flight
 
     def stream(
         self,

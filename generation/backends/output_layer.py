@@ -169,7 +169,8 @@ class LogitsInPieces(NextTokenLogits):
         """Compute the logits in the ``count`` tiles with the largest maxima of each row (B,).
 
         Returns the logits (B, count · TILE) and their tokens; where a tile is filled up beyond the
-        vocabulary, the logit is -∞ and the token V. A row with fewer tiles has fewer logits.
+        vocabulary, the logit is -∞ and the token V. With fewer than ``count``
+        tiles in all, every tile is computed.
         """
         _, tiles = find_largest(self._maxima[rows], min(count, self._maxima.shape[1]))
 
@@ -243,7 +244,7 @@ def take_output_layer(model: Any) -> OutputLayer | None:
 def _run_short_prompts(model: Any) -> Tensor:
     """Return the outputs (TRIED_PROMPTS, V or H) of a pass, one for each prompt of two tokens.
 
-    They are logits, or hidden states after the output layer is replaced.
+    They are logits; once the output layer is replaced, they are hidden states.
     """
     batch = LiveBatch(KVCaches(), [], model.get_input_embeddings().weight.device)
     prompts = [((first, first + 1), -1) for first in range(TRIED_PROMPTS)]

@@ -118,8 +118,8 @@ class Writer(TokenCounter, Protocol):
         Args:
             queue: requests that wait; a request leaves it when its decoding starts.
             settings: decoding parameters of all requests.
-            batch_size: model rows decoded together; None: as many as fit. In float32 on a CPU it
-                changes no text. A server ignores it.
+            batch_size: model rows decoded together; None: as many as fit. It changes no text with
+                shared attention in float32 on a CPU with one thread. A server ignores it.
             prefixes: texts that many prompts begin with; the model reads them once. They may change
                 the last bits of probabilities. A server ignores them.
 

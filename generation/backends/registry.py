@@ -28,7 +28,7 @@ class Backend:
     All functions take the section ``model`` of a recipe.
 
     - ``load``: returns the writer. It also takes the run directory, beside which a server's
-      answers are stored (None: they are not kept), and the number of workers.
+      answers are stored (None: in a temporary file), and the number of workers.
     - ``preview``: returns the token counter of a plan, without weights, and lines about the model.
     - ``resolve_dtype``: returns the dtype for ``dtype: auto``.
     - ``prove``: tries the model, and returns lines about the result.
@@ -115,9 +115,9 @@ BACKENDS = {
 def load_writer(model: LanguageModel, directory: Path | None = None, workers: int = 1) -> Writer:
     """Return the writer of a recipe's section ``model``, with this many parallel workers.
 
-    ``directory``: the run directory, beside which a server's answers are stored; None: until the
-    end of the process. Raises InputError when the model cannot be loaded, OutOfMemory when it does
-    not fit into memory, and RunError when the Hub or the disk fails.
+    ``directory``: the run directory, beside which a server's answers are stored; None: they are in
+    a temporary file of this process. Raises InputError when the model cannot be loaded, OutOfMemory
+    when it does not fit into memory, and RunError when the Hub or the disk fails.
     """
     return BACKENDS[model.backend].load(model, directory, workers)
 

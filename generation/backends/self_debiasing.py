@@ -94,8 +94,9 @@ def select_nucleus(log_probs: Tensor, settings: DecodingParameters) -> tuple[Ten
 
     Args:
         log_probs: (B, V).
-        settings: the ``top_k`` likeliest tokens stay (0: all). Of them the fewest likeliest stay
-            whose probabilities sum to at least ``top_p``, at least one token.
+        settings: the ``top_k`` likeliest tokens stay (0: all). Of these, only the smallest set of
+            likeliest tokens stays whose probabilities sum to at least ``top_p``. It has at least
+            one token.
 
     Returns:
         probabilities (B, M) in falling order, zero for tokens that top-p removes, and the token ids

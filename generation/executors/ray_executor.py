@@ -726,8 +726,8 @@ class RayExecutor:
     ) -> None:
         """End lost workers of one node, start others where there is room, and requeue their tasks.
 
-        ``reason``: why the workers were lost, if their current tasks may be the cause, which then
-        counts as a failure of each. None: the tasks are not the cause. Nor are they if the node
+        ``reason``: why the workers were lost; it is recorded as a failure of each one's current
+        task. None: the tasks are not the cause, so no failure is recorded. Nor is one if the node
         has left the cluster.
 
         Raises RunError when a task has failed too often, or as ``_update_workers``.

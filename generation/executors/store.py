@@ -199,9 +199,9 @@ class ResultStore:
     def find(self, task: Task) -> TaskResult | None:
         """Return the stored result of a task, without the contents of its files.
 
-        None for a group, if the record is missing, damaged or another task's, or if a file is
-        missing or damaged. A group has no record, because it is finished quickly, without a model.
-        Raises RunError when the store fails.
+        The result is None for a group, which has no record because it is finished quickly, without
+        a model. It is also None if the record is missing, damaged or another task's, or if a file
+        is missing or damaged. Raises RunError when the store fails.
         """
         if isinstance(task, FinishGroup):
             return None

@@ -228,7 +228,7 @@ class PromptEncoder:
         """Return the token ids of a shared prefix of prompts.
 
         Empty if a chat template strips the prefix. Raises the errors of
-        ``ChatTemplate.render_turn``.
+        ``ChatTemplate.render_turn`` and ``_encode_text``.
         """
         if self._template is None:
             return self._encode_text(prefix, self._start_ids)

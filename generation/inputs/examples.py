@@ -20,7 +20,7 @@ from sts_dino.hub.contract.schema import get_base_config
 from sts_dino.hub.errors import InputError
 from sts_dino.hub.messages import ProgressBar
 
-# premises that are sampled for each one that a prompt needs, as many lack an example of some label
+# premises that are sampled for each one that the sets need: many lack an example of some label
 PREMISES_PER_EXAMPLE = 64
 SOURCE_COLUMN = "text1"  # of source sentences, in a file of kind hand and in the config raw
 # keys that the sections Examples and Source share
@@ -330,9 +330,9 @@ def draw_example_sets(
     Each shot count has a draw of its own. If enough premises have an example of every label, the
     labels of a set have the same premises in the same order, as in the authors' sets.
 
-    Two sets of one shot count share no example, and more sets leave the first ones as they are, if
-    enough premises have an example of every label. With ``few_shot.rotate`` each set is an
-    independent draw instead.
+    Two sets of one shot count share no example. If enough premises have an example of every label,
+    more sets leave the first ones as they are. With ``few_shot.rotate`` each set is an independent
+    draw instead.
 
     Pairs whose label the recipe lacks, and pairs with a text that no prompt can hold, are skipped.
 

@@ -75,8 +75,8 @@ def read_file_rows(
 def require_columns(location: object, selected: Columns, columns: Sequence[str]) -> Columns:
     """Return the columns ``selected``, if all of them are among ``columns``.
 
-    Raises InputError for a missing column and for an empty selection. The error names ``location``,
-    the source, and ``columns``, all columns of the source.
+    Raises InputError for a missing column and for an empty selection. The error names ``location``
+    (the source) and ``columns`` (all columns of the source).
     """
     if not selected:
         raise InputError(

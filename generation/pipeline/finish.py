@@ -109,8 +109,8 @@ class Tally:
 
         Kept and rejected texts add up to ``requested``, in all and for every label.
 
-        - ``rejected``: reason → number of texts; of a label, the number alone, beside ``reasons``.
-        - ``by_label``: label → its counts.
+        - ``rejected``: reason → number of texts. Of a label or a shot count it is the number alone.
+        - ``by_label``: label → its counts, with ``reasons``: reason → number of rejected texts.
         - ``token_lengths``: unit, tokenizer, and label → length → number of kept texts.
         - ``variants``, with few-shot examples: shot count → its counts.
         - ``likeliest``, with verification: the label that was asked for → the label that the text

@@ -232,7 +232,7 @@ def list_model_files(model: LanguageModel) -> list[Path]:
 
     - The folder or the GGUF file is missing, or ``model.path`` names a GGUF file.
     - The folder holds GGUF files and no config.json, and ``model.gguf_file`` is not set.
-    - The folder of a model of transformers has no weights, or weights only as pickles.
+    - The folder of a model of transformers has no safetensors, or a folder in it only a pickle.
     """
     if not model.path:
         return []

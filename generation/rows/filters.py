@@ -252,10 +252,10 @@ class InstructionText:
     def is_copied_by(self, text: str) -> bool:
         """Return whether a text is made of the instructions' words alone.
 
-        Then it consists of whole pieces of the instructions, between punctuation marks. Or it is
-        ``COPIED_WORDS`` or more consecutive words of an instruction. Case, punctuation and the
-        value of numbers do not matter: ``Sentence 3:`` is a copy of ``Sentence 2:``. False for a
-        text without words.
+        It is if it consists of whole pieces of the instructions, the words between two punctuation
+        marks; or of ``COPIED_WORDS`` or more consecutive words before or after the source sentence
+        of an instruction. Case, punctuation and the value of numbers do not matter:
+        ``Sentence 3:`` is a copy of ``Sentence 2:``. False for a text without words.
         """
         text_words = _split_masking_numbers(text)
         joined = _join_words(text_words)

@@ -231,8 +231,8 @@ def _choose_best_texts(rows: Iterable[Row], recipe: DatasetRecipe) -> TextsByLab
 def find_selector(recipe: DatasetRecipe) -> Path | None:
     """Return the folder of the encoder of ``selection``; None for one of a Hub.
 
-    Raises InputError for a folder that is missing, holds no sentence encoder or has weights only as
-    pickles, and where the default encoder is not on this machine.
+    Raises InputError for a folder that is missing, holds no sentence encoder, has no safetensors or
+    has a folder with only a pickle, and where the default encoder is not on this machine.
     """
     section = recipe.selection
     assert section is not None, "the recipe has a selection"

@@ -157,8 +157,8 @@ def _check_response(response: httpx2.Response) -> None:
     ``Retry-After`` is replaced by its value in seconds, or removed.
 
     Raises:
-        WrongAnswer: another request than a download is redirected to another host, or is a PUT and
-            is redirected at all; the body is compressed, which no request allows.
+        WrongAnswer: a request that is no download is redirected to another host, or is a PUT and is
+            redirected at all; or the body is compressed, which no request allows.
     """
     # Replace the header by its checked value in seconds.
     seconds = parse_retry_after(response.headers)
@@ -347,8 +347,8 @@ def convert_hub_errors(
 ) -> Iterator[None]:
     """Convert exceptions of the client library in the block into the project's errors.
 
-    The project's own errors pass, and so do exceptions without a failed request. Installs the
-    project's HTTP client unless it is installed.
+    The project's own errors pass, and so does an exception for which ``convert`` and
+    ``convert_error`` return None. Installs the project's HTTP client unless it is installed.
 
     Args:
         action: the action for the message, e.g. ``publish org/name``.
@@ -375,7 +375,7 @@ def convert_hub_errors(
 def convert_read_errors(name: str, revision: str | None) -> AbstractContextManager[None]:
     """Return a context that converts exceptions over reading a repository.
 
-    Exceptions that no failed request caused pass unchanged.
+    Exceptions that ``convert_hub_errors`` does not convert pass unchanged.
 
     Args:
         name: the repository, as messages name it.
@@ -478,10 +478,9 @@ def _convert_read_refusal(
 
 
 def convert_error(action: str, error: Exception) -> StsDinoError | None:
-    """Return the project's error for a failed request to a Hub.
+    """Return the project's error for a request to a Hub that failed or could not be made.
 
-    One of the project's own errors is returned as it is. None for an exception without a failed
-    request.
+    One of the project's own errors is returned as it is. None for any other exception.
 
     action: the action for the message, e.g. ``publish org/name``.
     """

@@ -417,7 +417,8 @@ class HubDataset:
     def call(self, function: str, *arguments: str, **options: Any) -> Any:
         """Call a function of ``datasets`` with this repository and commit; return its result.
 
-        With HF_HUB_OFFLINE, a function in ``OFFLINE_FUNCTIONS`` is called instead.
+        With HF_HUB_OFFLINE, the function that ``OFFLINE_FUNCTIONS`` has for this name is called
+        instead, if there is one.
 
         Args:
             function: the name of the function, e.g. ``load_dataset``.

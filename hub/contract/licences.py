@@ -397,8 +397,8 @@ def choose_untaught_licence(recipe: ModelRecipe) -> str:
 def check_model(recipe: ModelRecipe, datasets: Iterable[tuple[str, str]]) -> Verdict:
     """Return the verdict on the encoder of a recipe.
 
-    ``datasets``: (name, licence id) of each training dataset. Empty, before any dataset is read,
-    checks base, guides and teachers alone.
+    ``datasets``: (name, licence id) of each training dataset. With no dataset, as before any is
+    read, only the base, the guides and the teachers are checked.
 
     Raises InputError for an unknown licence, for a base that its card contradicts
     (``resolve_model_licence``), for parts that no licence covers, and for a recipe whose licence

@@ -43,8 +43,8 @@ def hide_folders(path: str) -> str:
     """Return the published form of a path.
 
     It is the last name of a path that is absolute on any system, begins with ``~`` or has ``..``.
-    Where such a path ends in ``..`` or ``~``, it is the name of the folder that the path leads to.
-    Any other path is unchanged.
+    Where such a path ends in ``..``, it is the name of the folder that the path leads to. Any other
+    path is unchanged.
     """
     windows_path = PureWindowsPath(path)  # it takes / and \ as separators
     is_absolute = (
@@ -117,7 +117,8 @@ def hide_value(key: str, value: Any) -> Any:
 def hide_setting(setting: str) -> str:
     """Return a value of ``--set`` as a manifest publishes it: ``KEY=VALUE``, or ``@FILE``.
 
-    A value without a path or an address stays as it is. A value that is not YAML is hidden as text.
+    A value without a path or an address stays as it is. A value that is not YAML counts as one
+    text.
     """
     if setting.startswith("@"):  # a file of overrides
         return f"@{hide_folders(setting[1:])}"

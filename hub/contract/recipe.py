@@ -991,9 +991,9 @@ class DatasetRecipe(Strict):
                 yield f"{key}: unknown label {name!r}; {_format_choices(name, names)}"
 
     def _find_contrast_problems(self) -> Iterator[str]:
-        """Yield a message unless ``model.server.contrast`` has a key for each label with texts.
+        """Yield a message unless the keys of ``model.server.contrast`` are the labels with texts.
 
-        Yield it, too, for fewer than two such labels.
+        Yield it, too, for fewer than two such labels. Without ``contrast`` there is no message.
         """
         contrast = self.model.server.contrast if self.model.server else None
         if contrast is None:

@@ -92,9 +92,9 @@ def read_yaml(path: Path, depth: int = 0) -> dict[str, Any]:
     """Return the mapping in a YAML file, all scalars but null as text.
 
     With ``extends``, the file's values are merged onto those of the recipe that it extends.
-    ``depth``: the number of recipes between this one and the first that is read. Raises InputError
-    naming the file, and the line of bad YAML; InputError when more than ``_MAX_EXTENDED`` recipes
-    extend each other; OSError when a file cannot be read.
+    ``depth``: the number of recipes that were read before this one, because each extends the next.
+    Raises InputError naming the file, and the line of bad YAML; InputError when more than
+    ``_MAX_EXTENDED`` recipes extend each other; OSError when a file cannot be read.
     """
     tree = _read_mapping(path)
     # A published recipe is whole; in it ``extends`` stays, and is refused as an unknown key.
@@ -282,8 +282,8 @@ def _replace_hub_sections(tree: dict[str, Any], path: Path) -> None:
 
     The file ``path`` maps a ``repo_id`` to keys of a section, e.g. ``google/gemma-3-270m: {path:
     artifacts/lm/gemma-3-270m}``. A section with that repo_id loses its ``HUB_KEYS`` and gets the
-    mapped keys, so the recipe names what was read. Raises InputError when the file cannot be read,
-    holds anything else, or names no repository of this recipe.
+    mapped keys, so the recipe names what was read. Raises InputError when the file is missing,
+    holds anything else, or names no repository of this recipe; OSError when it cannot be read.
     """
     replacements = read_yaml(path)
     for name, keys in replacements.items():

@@ -253,11 +253,12 @@ def begin(directory: Path, manifest: Manifest, recipe_yaml: str) -> Manifest:
 def _make_resumed_manifest(
     directory: Path, existing: Manifest, manifest: Manifest, recipe_yaml: str
 ) -> Manifest:
-    """Return the manifest ``existing`` without missing and damaged files, with the new recipe.
+    """Return the manifest ``existing`` without missing and damaged files, for the new recipe.
 
-    On disk the recipe and its version are replaced (``rewrite_recipe``). The entries of missing and
-    damaged files stay there until the next write. Raises InputError when the run is unfinished or
-    damaged and library versions changed. ``manifest``: of a new run, with its versions.
+    It is unfinished if there are such files. On disk the recipe and its version are replaced
+    (``rewrite_recipe``); the entries of missing and damaged files stay in the manifest there until
+    the next write. Raises InputError when the run is unfinished or damaged and library versions
+    changed. ``manifest``: of a new run, with its versions.
     """
     damaged = set(find_changed_files(directory, existing))
     if damaged or not existing.complete:

@@ -420,8 +420,8 @@ def format_dataset_recipe(
         name: the name of the dataset.
         license_id: the licence of the corpus.
         examples: the section ``few_shot.examples``; empty for a prompt without examples.
-        limit: the largest number of source sentences; None: ``DEFAULT_LIMIT``. A smaller corpus
-            lowers it to its usable texts.
+        limit: the largest number of source sentences; None: ``DEFAULT_LIMIT``. A corpus that was
+            read to its end lowers it to its usable texts without a quotation mark, at least 1.
         labels: the labels to generate, some of ``LABELS``.
         choice: the kind of prompt that a probe proposes; None: the plain prompt, without a probe.
 
@@ -616,10 +616,7 @@ def has_chat_template(section: dict[str, Any]) -> bool:
 
 
 def _estimate_longest(corpus: Profile) -> int:
-    """Estimate how many tokens the longest texts of a corpus have, without the longest 5 %.
-
-    The estimate is at least 24.
-    """
+    """Estimate the number of tokens that 95 % of a corpus's texts do not exceed; at least 24."""
     tokens = MOST_TOKENS_PER_WORD_BY_LANGUAGE.get(corpus.language, MOST_TOKENS_PER_WORD)
     return max(24, math.ceil(tokens * corpus.words[2]))
 

@@ -197,6 +197,10 @@ def test_an_unknown_name_is_told_with_the_did_you_mean(name, said):
     assert len(str(reported.value)) < 1500
 
 
+def test_a_programming_language_is_a_language_of_mteb():
+    assert find_mteb_tasks("type:Retrieval:sql")
+
+
 def test_a_task_of_the_network_is_one_error_without_it(tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     (reported,) = scores(

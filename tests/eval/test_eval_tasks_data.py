@@ -196,6 +196,14 @@ def test_a_link_to_the_downstream_folder_finds_the_probing_tasks(
     monkeypatch.chdir(planted[0] / "downstream")
     assert len(Source(Path(), pins=pins).load("wc", ["test"])["test"])
 
+    # the link alone leads to another disk; the probing tasks are beside the link
+    disk = tmp_path / "disk" / "downstream"
+    shutil.copytree(planted[0] / "downstream", disk)
+    link = tmp_path / "data" / "downstream"
+    shutil.copytree(planted[0] / "probing", link.with_name("probing"))
+    link.symlink_to(disk)
+    assert len(Source(link, pins=pins).load("wc", ["test"])["test"])
+
 
 ALTERED = {
     "a letter": lambda content: content.replace(b"word1", b"word!", 1),

@@ -352,8 +352,8 @@ def parse_loss_arguments(spec: TrainingData, where: str) -> dict[str, Any]:
 def parse_argument(text: str, declared: Any, where: str) -> Any:
     """Parse the text of a recipe as a value of the type ``declared``, e.g. "1e-5" as a float.
 
-    A type that allows texts, e.g. ``dict | str``, returns ``text`` unchanged. Raises InputError
-    naming ``where`` for a text that is not a value of the type.
+    Where the type allows any text, e.g. ``dict | str``, ``text`` is returned unchanged. Raises
+    InputError naming ``where`` for a text that is not a value of the type.
     """
     adapter = TypeAdapter(declared, config=ConfigDict(arbitrary_types_allowed=True))
     try:

@@ -476,8 +476,8 @@ def convert_stream_errors(spec: TrainingData) -> Iterator[None]:
     """Convert errors over reading a stream into InputError (damaged rows) or RunError (the Hub).
 
     A repository that does not exist is an InputError, too. Without ``spec.streaming``, all errors
-    pass unchanged, because no row is read during the training. Errors over rows name
-    ``datasets.0``, because a stream is a recipe's only dataset.
+    pass unchanged, because the rows were read and checked before the training. Errors over rows
+    name ``datasets.0``, because a stream is a recipe's only dataset.
     """
     if not spec.streaming:
         yield

@@ -116,8 +116,9 @@ class TrainingSet:
         commit: the Hub commit; None for local data.
         sha256: the Hub commit, or a digest of the local files.
         own_license: the licence of the dataset's card or recipe; None where they name none.
-        passed_over: the number of source sentences without a row. ``make_trainer`` sets it to the
-            number of documents that are too short. None for a stream, which is not counted.
+        passed_over: the number of source sentences without a row; None for a stream, which is not
+            counted. It is 0 for documents, until ``make_trainer`` copies the set with the number of
+            documents that are too short.
     """
 
     name: str
@@ -142,8 +143,8 @@ class TrainingSet:
     def describe(self) -> dict[str, Any]:
         """Return the dataset's provenance for the manifest: recipe keys, commit, splits, licence.
 
-        ``splits``: name → the number of rows that are used, first the training split's; None for a
-        stream. ``license`` is ``own_license``.
+        ``splits``: name → the number of rows that are used, first the training split's, which is
+        None for a stream. ``license`` is ``own_license``.
         """
         splits: dict[str, int | None] = {self.spec.split: self.rows}
         if self.validation is not None:
@@ -525,7 +526,7 @@ def _make_rows(
 
 
 def _load_validation(spec: TrainingData, opened: OpenedDataset, where: str) -> Dataset | None:
-    """Return the checked split ``validation`` of a dataset, with the columns of its own type.
+    """Return the checked split ``validation``, with the columns of the type of the dataset's rows.
 
     Of a stream, the first ``MAX_VALIDATION_ROWS`` rows are loaded. Returns None when the dataset
     has no such split, when the split is trained on, and for documents and self-pairs, which have no

@@ -32,7 +32,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from sts_dino.hub.contract.recipe import Vocabulary
 from sts_dino.hub.errors import InputError
 
-_BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # a token of one byte, for other characters
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # a byte token; these write characters without a token
 _AFFIXES = ("continuing_subword_prefix", "end_of_word_suffix")  # keys of a tokenizer's model
 MOST_LINE_BYTES = 1 << 20  # of a line of word vectors
 TEXTS_PER_BATCH = 1_000  # tokenised together
@@ -174,7 +174,7 @@ def collect_parts(token: str, ranks: dict[tuple[str, str], int]) -> set[str]:
 def compute_principal_components(
     vectors: np.ndarray, frequencies: np.ndarray, dimensions: int
 ) -> np.ndarray:
-    """Return the first principal components (n, ``dimensions``) of each of n vectors (n, d).
+    """Return each of n vectors (n, d) by its first principal components, (n, ``dimensions``).
 
     The vectors are centred first. Components are in descending order of variance. ``frequencies``
     (n,): the weight of each vector in mean and covariance; the weights add up to 1.
@@ -217,13 +217,13 @@ def load_word_vectors(path: Path, max_seq_length: int) -> StaticEmbedding:
 def read_vectors(path: Path) -> tuple[list[str], np.ndarray]:
     """Read words and their vectors, float32 (words, dimensions), in the order of the file.
 
-    The number of spaces in the first line is the number of dimensions. Of a repeated word, the
-    first vector counts.
+    The first line, after fastText's header if there is one, has a space for each dimension. Of a
+    repeated word, the first vector counts.
 
-    Raises InputError naming the line for another number of numbers, for a text that is not a
-    number, for an infinite number or NaN, and for a line that is too long or not UTF-8. Raises
-    InputError naming the file for a damaged .gz file and for a file without words, OSError for a
-    file that cannot be opened.
+    Raises InputError naming the line for more or fewer numbers than dimensions, for a text that is
+    not a number, for an infinite number or NaN, and for a line that is too long or not UTF-8.
+    Raises InputError naming the file for a damaged .gz file and for a file without words, OSError
+    for a file that cannot be opened.
     """
     rows: dict[str, np.ndarray] = {}
     dimensions = 0

@@ -117,8 +117,8 @@ class TrainingJob:
 def prepare(path: Path, out: Path | None, limit: int | None, settings: list[str]) -> TrainingJob:
     """Read and check everything that a run needs, the cheap things first; write no file of a run.
 
-    Downloads base and data from the Hub. A process of several joins their group. Warnings and
-    progress bars of the libraries are silenced in this process from then on.
+    Downloads base and data from the Hub. With several processes, this process joins their group.
+    Warnings and progress bars of the libraries are silenced in this process from then on.
 
     Args:
         path: the recipe file.

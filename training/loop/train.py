@@ -201,8 +201,8 @@ def train(job: TrainingJob, fingerprint: str) -> EncoderTrainer:
                 logger.warning(f"{change}: the same batches, other dropout")
         started = time.monotonic()
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        # Upstream finds the best checkpoint by an absolute path, and skips it in a moved run. Its
-        # step is still known.
+        # When a moved run resumes, upstream forgets the path of its best checkpoint until the next
+        # checkpoint is saved. The step of the best checkpoint is still known.
         if trainer.state.best_model_checkpoint is None:
             trainer._load_best_model()
         trainer.seconds = time.monotonic() - started
@@ -413,7 +413,8 @@ def finish_training(
 ) -> Manifest:
     """Write the trained encoder into the run directory; write and return the complete manifest.
 
-    An adapter and ``merge`` are merged with the base as the recipe says. Removes the checkpoints.
+    An adapter is merged with its base if ``lora.release`` says so; then the weights are mixed with
+    the untrained ones if the recipe has ``merge``. Removes the checkpoints.
     ``manifest``: the manifest that the run had at its start. ``command``: the command line that the
     manifest records. Raises InputError when an adapter's base cannot be loaded again, RunError when
     the saved tokenizer gives other ids.
@@ -551,7 +552,7 @@ def describe_training(job: TrainingJob, trainer: EncoderTrainer) -> dict[str, An
 
     A curve is a list of [step, value] by ascending step. ``loss_parts``: name → curve, empty for a
     loss without parts. Without validation data, best step, metric and score are None, and the
-    validation curve is empty. The batch size is in rows of an optimiser step.
+    validation curve is empty. ``batch_size``: the rows of an optimiser step.
     """
     state = trainer.state
 

@@ -558,7 +558,8 @@ class CheckpointCallback(TrainerCallback):
     ) -> None:
         """Mark the checkpoint of this step as complete, then remove old checkpoints.
 
-        All processes wait before, until each has written its part, and after.
+        Before that all processes wait until each has written its part; afterwards they wait until
+        the main process has finished.
         """
         wait_for_all()
         if is_main():

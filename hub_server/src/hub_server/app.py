@@ -226,7 +226,7 @@ class HubApp:
     Args:
         hub: the Hub's state.
         hosts: the accepted ``Host`` headers. Another value is refused, against DNS rebinding.
-        patience: the timeout in seconds for slow clients (see ``connections``), which get 408.
+        patience: the timeout in seconds for a client that sends a body too slowly, which gets 408.
     """
 
     def __init__(self, hub: Hub, hosts: set[str], patience: float):

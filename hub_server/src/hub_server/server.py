@@ -210,7 +210,7 @@ def _open_listener(port: int) -> socket.socket:
 def _run_server(
     asgi: "ASGIApp", listener: socket.socket, patience: float, *, stop_with_stdin: bool
 ) -> None:
-    """Serve ``asgi`` until SIGTERM or SIGINT, or with ``stop_with_stdin`` until the end of stdin.
+    """Serve ``asgi`` until SIGTERM, SIGINT or, with ``stop_with_stdin``, the end of stdin.
 
     ``patience``: the timeout in seconds for a client that stops in the middle of a request or an
     answer.

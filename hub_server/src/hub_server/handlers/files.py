@@ -65,7 +65,7 @@ def list_folder(call: Call) -> Response:
 
     The cursor of the next page is the commit and the last path. All pages therefore show one
     commit, and a page does not walk the entries of earlier pages. Raises HubError 404 for a missing
-    revision, for a missing path and for that of a file.
+    revision or path, and for the path of a file.
     """
     # Read the query.
     repo = call.get_repo()

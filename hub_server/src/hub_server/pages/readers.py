@@ -143,7 +143,7 @@ class Card(BaseModel):
 
 
 class Question(BaseModel, frozen=True):
-    """A page of the rows of ``files`` that have a label and words.
+    """A request for one page of the rows in ``files`` that match a label and words.
 
     ``label``: as the page shows it. ``words``: one text to find. An empty label or empty words
     match all rows. ``page``: from 1. ``grouped``: whether to group pairs by source sentence.
