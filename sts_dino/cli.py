@@ -225,17 +225,18 @@ def load_command(name: str, stage: Stage) -> Any:
 
 
 def name_folders(arguments: list[str]) -> list[str]:
-    """Return the arguments of a command; those that end in ``.`` or ``..`` get the folder's name.
+    """Return the arguments of a command; a run directory that is ``.`` or ``..`` gets its name.
 
     Files beside a run directory are named after it, so ``.`` becomes ``./../NAME``. A value behind
-    ``=`` changes, too. The root folder has no name and stays.
+    ``=`` changes, too.
     """
     named: list[str] = []
     for argument in arguments:
         option, equals, value = argument.rpartition("=")
         has_no_name = Path(value).name in ("", "..") and value != ""
-        name = Path(value).resolve().name if has_no_name else ""
-        named.append(f"{option}{equals}{value.rstrip('/')}/../{name}" if name else argument)
+        if has_no_name and (Path(value) / MANIFEST).is_file():
+            argument = f"{option}{equals}{value.rstrip('/')}/../{Path(value).resolve().name}"
+        named.append(argument)
     return named
 
 
