@@ -156,13 +156,18 @@ def _start_process(owner: ChatTemplate) -> subprocess.Popen[str]:
         encoding="utf-8",
         start_new_session=True,  # Ctrl-C is for the command
     )
-    weakref.finalize(owner, _stop_process, process)
+    weakref.finalize(owner, _stop_process, process, os.getpid())
     return process
 
 
-def _stop_process(process: subprocess.Popen[str]) -> None:
-    process.kill()
-    process.communicate()
+def _stop_process(process: subprocess.Popen[str], owner_pid: int) -> None:
+    """End the rendering process. In a forked copy of the process ``owner_pid`` nothing is done.
+
+    The original process goes on to use it, and a copy would wait for its end for ever.
+    """
+    if os.getpid() == owner_pid:
+        process.kill()
+        process.communicate()
 
 
 class PromptEncoder:

@@ -178,6 +178,20 @@ def test_an_interrupted_question_leaves_its_answer_to_nobody(monkeypatch):
     assert "A bird." in template.render_turn("A bird.")
 
 
+def test_a_forked_process_leaves_the_rendering_process_to_the_original():
+    template = ChatTemplate(make_tokenizer())
+    template._tokenizer.chat_template = TURNS
+    turn = template.render_turn("A dog.")
+    process = template._process
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # it must not wait for the end of the original's process
+        chat_template._stop_process(process, os.getppid())  # as garbage collection calls it
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert template._process is process and template.render_turn("A dog.") == turn
+
+
 def test_a_process_that_ends_for_another_reason_is_no_fault_of_the_template(tmp_path, monkeypatch):
     """Killed for want of memory, say, or without transformers; and nothing of it is left."""
     template = ChatTemplate(make_tokenizer())
