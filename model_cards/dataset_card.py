@@ -20,7 +20,7 @@ from sts_dino.hub.contract.recipe import (
     build_config_features,
     get_finished_schema,
 )
-from sts_dino.hub.contract.run_dir import Manifest, find_file_beside
+from sts_dino.hub.contract.run_dir import Manifest, find_beside
 from sts_dino.hub.contract.schema import EXAMPLE_SET, PROVENANCE, build_features, get_base_config
 from sts_dino.hub.contract.shards import choose_default_config, describe_configs
 from sts_dino.hub.untrusted import Markdown, escape_sample, format_code, format_fenced, format_table
@@ -512,7 +512,7 @@ def _describe_growth(facts: DatasetFacts, progress: GenerationProgress, now: dat
         )
 
     # rows so far, and rows and seconds of the timing file
-    path = find_file_beside(facts.directory, "timing.json")
+    path = find_beside(facts.directory, "timing.json")
     timing = json.loads(path.read_text(encoding="utf-8")) if path is not None else {}
     raw_files = [
         file for file in facts.manifest.files if get_base_config(file.config or "") == "raw"

@@ -28,7 +28,7 @@ from sts_dino.eval.runs.job import SIMCSE_SUFFIX, find_sibling_model
 from sts_dino.eval.runs.records import BASE_FOLDER, get_records_folder
 from sts_dino.hub.contract.measured import Interval
 from sts_dino.hub.contract.published_paths import name_inputs
-from sts_dino.hub.contract.run_dir import find_file_beside, require_manifest
+from sts_dino.hub.contract.run_dir import find_beside, require_manifest
 from sts_dino.hub.errors import InputError
 from sts_dino.hub.untrusted import read_json_object
 from sts_dino.model_cards.facts import DatasetFacts, ModelFacts
@@ -186,12 +186,12 @@ def collect_facts(
 def read_cost(directory: Path) -> dict[str, Any]:
     """Read the files NAME.timing.json and NAME.usage.json beside a run directory, as one mapping.
 
-    ``find_file_beside`` says what NAME is. A missing file adds nothing. Raises InputError for a
+    ``find_beside`` says what NAME is. A missing file adds nothing. Raises InputError for a
     file that is not a JSON object.
     """
     cost: dict[str, Any] = {}
     for ending in ("timing.json", "usage.json"):
-        path = find_file_beside(directory, ending)
+        path = find_beside(directory, ending)
         if path is not None:
             cost |= read_json_object(path, path.parent)
     return cost

@@ -26,7 +26,7 @@ from sts_dino.eval.tasks.task import Task
 from sts_dino.hub.cli import SetOption
 from sts_dino.hub.contract.recipe import ModelRecipe
 from sts_dino.hub.contract.recipe_file import apply_overrides, load_recipe
-from sts_dino.hub.contract.run_dir import ARTIFACTS, MANIFEST
+from sts_dino.hub.contract.run_dir import ARTIFACTS, MANIFEST, find_beside
 from sts_dino.hub.errors import InputError
 
 SIMCSE_SUFFIX = "copies"  # MODEL.copies: the SimCSE baseline that training leaves beside MODEL
@@ -321,12 +321,8 @@ def find_sibling_model(model: str, kind: str) -> str | None:
 
     kind: ``BASE_FOLDER`` for the untrained base, ``SIMCSE_SUFFIX`` for the SimCSE baseline.
     """
-    path = Path(model)
-    # The paths "." and ".." do not end with the folder's name
-    if path.name in ("", ".."):
-        path = path.resolve()
-    sibling = path.parent / f"{path.name}.{kind}"
-    return str(sibling) if sibling.is_dir() else None
+    sibling = find_beside(Path(model), kind)
+    return str(sibling) if sibling is not None and sibling.is_dir() else None
 
 
 def list_own_entries(source: Source) -> tuple[Entry, ...]:

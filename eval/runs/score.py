@@ -196,8 +196,8 @@ def score_tasks(
         cache: the folder that keeps embeddings; None: embeddings are not kept.
 
     Raises InputError for missing or altered data, and when the encoder gives no usable embeddings;
-    RunError when the encoder is a function and raises, and when the Hub or ``cache`` cannot be
-    read.
+    RunError when the encoder is a function and raises, when the Hub cannot be read, and when
+    ``cache`` cannot be read or written.
     """
     scored = ScoredEncoder(encoder, records, settings)
 

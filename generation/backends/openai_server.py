@@ -270,7 +270,7 @@ class Pace:
         self.concurrency = concurrency
         self.allowed = concurrency
         self._answers = 0  # number of answers since ``allowed`` changed
-        self._sent_before = 0  # number of requests that may have been sent before it was halved
+        self._old_requests = 0  # number of requests that were in flight when it was halved
         self._pause_end = 0.0  # of the monotonic clock
         self.is_cancelled = threading.Event()
         self._lock = threading.Lock()
@@ -285,10 +285,13 @@ class Pace:
         """
         with self._lock:
             self._answers += 1
+            is_old = self._old_requests > 0
+            if is_old:
+                self._old_requests -= 1
             if status == 429:
                 # all requests in flight may be refused at once: that halves ``allowed`` only once
-                if self._answers >= self._sent_before:
-                    self._sent_before = self.allowed
+                if not is_old:
+                    self._old_requests = self.allowed - 1  # without the one that is answered here
                     self.allowed = max(1, self.allowed // 2)
                     self._answers = 0
                 self._stop_requests(parse_duration(retry_after))

@@ -169,8 +169,8 @@ class LogitsInPieces(NextTokenLogits):
         """Compute the logits in the ``count`` tiles with the largest maxima of each row (B,).
 
         Returns the logits (B, count · TILE) and their tokens; where a tile is filled up beyond the
-        vocabulary, the logit is -∞ and the token V. With fewer than ``count``
-        tiles in all, every tile is computed.
+        vocabulary, the logit is -∞ and the token V. With fewer than ``count`` tiles in all, every
+        tile is computed.
         """
         _, tiles = find_largest(self._maxima[rows], min(count, self._maxima.shape[1]))
 

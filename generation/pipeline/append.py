@@ -93,7 +93,7 @@ def require_appendable(recipe: DatasetRecipe, directory: Path) -> BaseRun:
 
     Raises InputError in these cases:
 
-    - The directory holds no complete run, or rows were left out of it.
+    - The directory holds no complete run, or one that ``sts-dino decontaminate`` made.
     - ``recipe`` differs in more than version, keys of the card and ``GROWING_SOURCE_KEYS``.
     - A local input other than the source has changed.
     - The recipe's version is not later, or the recipe cannot have more source sentences.
@@ -105,7 +105,7 @@ def require_appendable(recipe: DatasetRecipe, directory: Path) -> BaseRun:
     if DROPPED_ROWS_PROVENANCE in base.manifest.provenance:
         raise InputError(
             directory,
-            "rows were left out of it, but no appended row would be",
+            "was made by sts-dino decontaminate, and appended rows would not be checked",
             hint="append to the dataset that it was made from",
         )
     _require_same_keys(base, base_recipe, recipe)

@@ -447,17 +447,17 @@ def _require_versions(
         )
 
 
-def find_file_beside(directory: Path, ending: str) -> Path | None:
-    """Return the path of the file ``NAME.ending`` beside a run directory; None without such a file.
+def find_beside(directory: Path, ending: str) -> Path | None:
+    """Return the path of the file or folder ``NAME.ending`` beside a run directory, or None.
 
-    NAME is the directory's name. For a symbolic link, a file beside the link is returned before one
+    NAME is the directory's name. For a symbolic link, one beside the link is returned before one
     beside its target.
     """
     target = directory.resolve()
     link = directory if directory.name not in ("", "..") else target
     for place in (link, target):
         path = place.with_name(f"{place.name}.{ending}")
-        if path.is_file():
+        if path.exists():
             return path
     return None
 

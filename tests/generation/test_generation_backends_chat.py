@@ -159,6 +159,8 @@ def test_429_halves_the_requests_under_way_and_stops_all_of_them():
     for _ in range(200):
         pace.record_answer(200, "")
     assert pace.allowed == 8
+    pace.record_answer(429, "0")  # a later burst counts at once
+    assert pace.allowed == 4
     for _ in range(100):
         pace.record_answer(429, "0")
     assert pace.allowed == 1

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from multiprocessing import get_context
 from types import SimpleNamespace
 
 import psutil
@@ -183,12 +184,15 @@ def test_a_forked_process_leaves_the_rendering_process_to_the_original():
     template._tokenizer.chat_template = TURNS
     turn = template.render_turn("A dog.")
     process = template._process
-    child = os.fork()
-    if child == 0:
-        signal.alarm(20)  # it must not wait for the end of the original's process
-        chat_template._stop_process(process, os.getppid())  # as garbage collection calls it
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
+    # the call that garbage collection makes; it must not wait for the end of the original's process
+    arguments = (process, os.getpid())
+    copy = get_context("fork").Process(target=chat_template._stop_process, args=arguments)
+    copy.start()
+    copy.join(20)
+    exit_code = copy.exitcode  # None: it still waits
+    copy.kill()
+    copy.join()
+    assert exit_code == 0
     assert template._process is process and template.render_turn("A dog.") == turn
 
 

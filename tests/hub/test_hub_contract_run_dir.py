@@ -97,15 +97,15 @@ def test_a_file_beside_a_run_is_found_by_the_name_of_the_run_or_of_a_links_targe
     (runs / "sts").mkdir(parents=True)
     link = tmp_path / "link"
     link.symlink_to(runs / "sts", target_is_directory=True)
-    assert run_dir.find_file_beside(link, "timing.json") is None
+    assert run_dir.find_beside(link, "timing.json") is None
     beside_target = runs / "sts.timing.json"
     beside_target.write_text("{}")
     monkeypatch.chdir(runs / "sts")
     for directory in (link, Path(), runs / "sts"):
-        assert run_dir.find_file_beside(directory, "timing.json") == beside_target
+        assert run_dir.find_beside(directory, "timing.json") == beside_target
     beside_link = tmp_path / "link.timing.json"
     beside_link.write_text("{}")
-    assert run_dir.find_file_beside(link, "timing.json") == beside_link
+    assert run_dir.find_beside(link, "timing.json") == beside_link
 
 
 def test_an_unfinished_run_goes_on_under_its_own_versions_only(tmp_path):

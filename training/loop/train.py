@@ -31,7 +31,7 @@ from transformers import PrinterCallback, TrainerCallback, TrainerState
 from transformers.integrations import TensorBoardCallback
 
 from sts_dino.hub.contract.published_paths import describe_clone
-from sts_dino.hub.contract.recipe import Grades, Spans
+from sts_dino.hub.contract.recipe import Spans
 from sts_dino.hub.contract.run_dir import Manifest, lock_run
 from sts_dino.hub.durable import write_atomically, write_text
 from sts_dino.hub.errors import RunError
@@ -219,7 +219,7 @@ def _warn_without_dropout(job: TrainingJob, encoder: SentenceTransformer) -> Non
         item.name
         for item in job.sets
         if item.spec.example_type == SELF_PAIR.name
-        or (item.spec.grades or Grades()).positives == "itself"
+        or (item.spec.grades is not None and item.spec.grades.positives == "itself")
     ]
     if names and not has_dropout(encoder) and not job.recipe.token_dropout:
         logger.warning(
