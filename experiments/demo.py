@@ -138,7 +138,7 @@ class Chain:
             title: names the stage in messages.
             command: the subcommand.
             arguments: the subcommand's arguments and options.
-            quiet: show the messages of the command only if it fails.
+            quiet: show the messages of the command only if it fails or is killed.
             stop: an event that ends the stage; None: the stage runs to its end.
         """
         logger.info(f"\n== {title}: sts-dino {command} {' '.join(arguments)}")
@@ -148,9 +148,11 @@ class Chain:
                 run_stage(
                     command, *arguments, stop=stop, environment=self._environment, stderr=stderr
                 )
-            except typer.Exit as end:
+            except (typer.Exit, RunError) as end:
                 log.seek(0)
                 logger.info(log.read().decode("utf-8", "replace"))
+                if isinstance(end, RunError):  # the stage was killed
+                    raise
                 problem = f"sts-dino {command} failed (exit code {end.exit_code}), see above"
                 raise RunError(title, problem) from None
 

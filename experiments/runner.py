@@ -217,14 +217,13 @@ class EncoderMaker:
         training. Missing datasets are made. ``encoder`` has a recipe. Raises InputError for a
         malformed recipe, and InputError or RunError when a step fails.
         """
-        # The overrides replace Hub repositories by local folders (``--set @assets/offline.yaml``).
-        # A recipe without such a repository refuses them.
+        # The overrides (``--set @assets/offline.yaml``) replace a base of the Hub by a folder;
+        # ``apply_overrides`` refuses a file that replaces nothing.
         assert encoder.recipe is not None
-        tree = read_yaml(encoder.recipe)
-        settings = list(encoder.settings)
-        if (tree.get("base") or {}).get("repo_id"):
-            settings += self.overrides
-        tree = apply_overrides(tree, settings)
+        tree = apply_overrides(read_yaml(encoder.recipe), list(encoder.settings))
+        base = tree.get("base")
+        if isinstance(base, dict) and base.get("repo_id"):
+            tree = apply_overrides(tree, list(self.overrides))
         if not encoder.trained:
             return [remove_training(tree)]
         return [

@@ -50,9 +50,10 @@ class Steps:
         self.folder = folder
 
     def run_once(self, kind: str, key: str, command: list[str], title: str, out: Path) -> float:
-        """Run ``sts-dino COMMAND`` unless its step is finished. Return its CPU seconds.
+        """Run ``sts-dino COMMAND`` unless its step is finished. Return the CPU seconds.
 
-        A finished step is recorded in ``steps/KIND-KEY.json``; its recorded seconds are returned.
+        The seconds are those of the run that finished the step; killed and failed runs before it
+        are not counted. A finished step is recorded in ``steps/KIND-KEY.json``.
         Raises InputError or RunError when the command fails.
 
         Args:
@@ -65,7 +66,7 @@ class Steps:
         path = self.folder / "steps" / f"{kind}-{key}.json"
         record: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {}
         if record.get("finished") and out.exists():
-            # A list, because earlier versions recorded the seconds of each killed attempt
+            # Earlier versions recorded one number for each run; today the list has one
             return float(sum(record["seconds"]))
         make_folder(path.parent)
         with name_failure(f"{title}: {command[0]}", path, RESUME_HINT):

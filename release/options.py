@@ -88,14 +88,15 @@ class ClusterWorkers:
             require_no_secret(self.store)
 
     def require_datasets(self, dataset_count: int) -> None:
-        """Raise InputError when an option is given, but ``dataset_count`` (of recipes) is 0."""
+        """Raise InputError for an option when ``dataset_count``, the dataset recipes, is 0."""
         words = format_options(self)
         if words and not dataset_count:
             hint = (
                 "leave them out: sts-dino train spreads a training with torchrun or accelerate "
                 "(docs/training.md)"
             )
-            raise InputError(" ".join(words), "are for datasets, but no recipe is one's", hint=hint)
+            problem = "only dataset recipes use this, and none is given"
+            raise InputError(" ".join(words), problem, hint=hint)
 
 
 def install_patience(longest: float) -> RetryPolicy:

@@ -62,9 +62,9 @@ def main(
     Without --yes nothing is sent to the Hub: the plan is printed.
 
     New repositories are private; --public makes them public. Files that the Hub has are not sent
-    again, a tag never moves, and changes made by hand stay. A run without a card for this owner, or
-    with a card of earlier facts, gets it first, with and without --yes. An encoder's card names the
-    datasets of this owner that it was trained on.
+    again, a tag never moves, and changes made by hand stay without --force. The card is written
+    first, with or without --yes, if the run has none for the owner (--org) or its facts have
+    changed. An encoder's card names the datasets of this owner that it was trained on.
 
     Examples:
 

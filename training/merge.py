@@ -23,6 +23,7 @@ from sts_dino.hub.contract.run_dir import (
     RECIPE,
     Manifest,
     find_changed_files,
+    give_name,
     lock_run,
     require_complete,
 )
@@ -56,8 +57,7 @@ def main(
 
       sts-dino merge artifacts/models/prompteol-auto-nli-0shot
     """
-    if directory.name in ("", ".."):  # the name of a folder beside `.` needs the full path
-        directory = directory.resolve()
+    directory = give_name(directory)  # the merged run is named after it
     trained, adapter = read_adapter_run(directory)
     recipe = make_merged_recipe(trained)
     # The libraries of these modules take seconds to import.

@@ -58,6 +58,7 @@ from sts_dino.hub.contract.run_dir import (
     File,
     Manifest,
     describe_file,
+    give_name,
     hash_text,
     lock_run,
     require_complete,
@@ -703,6 +704,7 @@ def main(
     splits = split_list(drop_splits, ("train", *SCORED_SPLITS), "--drop-splits")
     recipe = None
     if drop_to is not None:
+        drop_to = give_name(drop_to)  # files beside it are named after it
         require_new_folder(drop_to)
         for option, names in (("--drop-kinds", kinds), ("--drop-splits", splits)):
             if not names:

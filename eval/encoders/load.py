@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from sts_dino.eval.tasks.registry import TASKS
 from sts_dino.eval.tasks.task import Side
+from sts_dino.hub.contract.measured import FIDELITY, LEDGER, REPEATS, VALUE
 from sts_dino.hub.contract.packaged import (
     ENCODERS,
     MINILM,
@@ -221,6 +222,10 @@ def _quote_text(text: str) -> str:
 _UNHASHED_NAMES = {
     "README.md",
     "results.json",
+    REPEATS,
+    VALUE,
+    FIDELITY,
+    LEDGER,
     MANIFEST,
     RECIPE,
     REPORT,

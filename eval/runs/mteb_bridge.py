@@ -292,8 +292,8 @@ UNIT_OF_TASK_TYPE: dict[str, Unit] = {
 def convert_task(task: AbsTask, split: str) -> Task:
     """Return an MTEB task as a task of this project, with the one split ``split``.
 
-    Only STS tasks whose main score is in ``STS_METRICS`` have a metric and so an interval. For
-    tasks of other types MTEB gives no outcomes of single rows.
+    Only STS tasks whose main score is in ``STS_METRICS`` have a metric and so an interval. MTEB
+    returns no scores of single rows for other types, and this project computes no other STS score.
     """
     metadata = task.metadata
     metric = STS_METRICS.get(metadata.main_score) if isinstance(task, AbsTaskSTS) else None
@@ -304,8 +304,10 @@ def convert_task(task: AbsTask, split: str) -> Task:
     )
     if subsets != 1:
         protocol += f", unweighted mean over {subsets} subsets"
+    if isinstance(task, AbsTaskAggregate):
+        protocol += f", unweighted mean over {len(_list_parts(task))} tasks"
     if metric is None:
-        protocol += "; no interval: MTEB tells no outcome of single rows"
+        protocol += "; no interval: no scores of single rows"
     return Task(
         name=make_task_name(task),
         dataset=metadata.name,

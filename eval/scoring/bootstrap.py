@@ -79,7 +79,8 @@ def _make_spearman(gold: Vector, predicted: Matrix) -> Statistic:
             products = np.einsum("ij,ij->j", drawn_y, x)
             x_squares = np.einsum("ij,ij,ij->j", drawn, x, x)
             scores.append(_divide(products, np.sqrt(y_squares * x_squares)))
-        return np.stack(scores)
+        # Rounding errors may leave the range of a correlation
+        return np.clip(np.stack(scores), -1, 1)
 
     return compute_statistic
 
@@ -105,7 +106,8 @@ def _make_pearson(gold: Vector, predicted: Matrix) -> Statistic:
         # A variance below 1e-12 of the mean square consists of rounding errors: it is 0
         x_variance = np.where(x_variance > 1e-12 * x2, x_variance, 0.0)
         y_variance = np.where(y_variance > 1e-12 * y2, y_variance, 0.0)
-        return _divide(xy - x1 * y1, np.sqrt(x_variance * y_variance))
+        # Rounding errors may leave the range of a correlation
+        return np.clip(_divide(xy - x1 * y1, np.sqrt(x_variance * y_variance)), -1, 1)
 
     return compute_statistic
 
@@ -187,7 +189,8 @@ def resample(
     A resample in which a system's score is undefined (constant gold or predicted values, no
     positive row) is drawn again; a RuntimeWarning reports the number of such resamples. Raises
     RunError when a value is not finite, and when the score of all rows, or of nearly all resamples,
-    is undefined; ValueError when the systems were not scored on the same rows.
+    is undefined; ValueError when the systems were not scored on the same rows, and for fewer
+    samples than one.
 
     Args:
         outcomes: the outcomes of each system, one or more.
@@ -198,6 +201,8 @@ def resample(
         samples: number of resamples.
         seed: seed of the draws.
     """
+    if samples < 1:
+        raise ValueError(f"the number of resamples is {samples}; allowed: 1 or more")
     strata = _make_strata(outcomes, metric, aggregation)
     _score_all_rows(strata)  # raises RunError for an undefined score
 
@@ -287,11 +292,13 @@ def score_with_intervals(
 def require_correlation(predictions: ArrayLike, references: ArrayLike, place: str = "") -> None:
     """Raise ValueError when the correlation of predictions and references is undefined.
 
-    Both are (n,). ``place`` begins the message, e.g. "subset: ".
+    Both are (n,); the correlation needs two rows. ``place`` begins the message, e.g. "subset: ".
     """
     numbers = np.array([predictions, references], dtype=np.float64)
     if not np.isfinite(numbers).all():
         raise ValueError(f"{place}a prediction or reference is not finite")
+    if numbers.shape[1] < 2:
+        raise ValueError(f"{place}a correlation needs two or more rows")
     if (np.ptp(numbers, axis=1) == 0).any():
         raise ValueError(f"{place}a correlation with a constant is undefined")
 

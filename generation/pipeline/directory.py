@@ -136,7 +136,9 @@ def append_line(journal: Path, result: TaskResult) -> None:
 
 
 class DatasetRun:
-    """One dataset's directory, its recipe and the manifest as it is on disk.
+    """One dataset's directory, its recipe and its manifest.
+
+    The manifest is the one on disk, plus the empty shards that the journal names.
 
     Args:
         directory: the run directory.
@@ -173,7 +175,8 @@ class DatasetRun:
         for result in self._read_journal():
             if not result.raw and self._has_files(result.files):
                 self._enter_shard(result)
-        if self._new_shards:  # list their paths without a file in the manifest in memory
+        # name the empty shards in memory only: the next manifest on disk holds them
+        if self._new_shards:
             counts = {**self.manifest.counts, "empty_shards": sorted(self.empty)}
             self.manifest = self.manifest.model_copy(update={"counts": counts})
 

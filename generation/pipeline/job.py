@@ -180,12 +180,13 @@ def compute_run_key(fingerprint: str, versions: Mapping[str, str]) -> str:
 def hash_inputs(recipe: DatasetRecipe) -> dict[str, str]:
     """Return published path → SHA-256 of every local file that the run depends on.
 
-    Inputs on the Hub are not among them: the recipe pins these. The published path of a file of the
-    model, of the encoder of ``selection``, or of a run with few-shot examples includes the folder's
-    name. A missing source or file of examples is left out.
+    Inputs on the Hub are not among them: the recipe pins these. Three kinds of files have the
+    folder's name in their published path: files of the model, of the encoder of ``selection``, and
+    of another run that few-shot examples are drawn from. A missing source or file of examples is
+    left out.
 
-    Raises InputError for a missing or unusable model or encoder, for an unfinished run with
-    examples, and for two different files with one published path.
+    Raises InputError for a missing or unusable model or encoder, for an unfinished run that
+    examples would be drawn from, and for two different files with one published path.
     """
     hashes: dict[str, str] = {}
     _add_hashes(hashes, sources.list_source_files(recipe.source))

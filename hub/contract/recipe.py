@@ -1194,8 +1194,8 @@ class DatasetRecipe(Strict):
         """The prompt variants that every source sentence gets.
 
         They are ``row_variants``, except with ``few_shot.rotate``. Then there is one variant for
-        each shot count, because each source sentence has an example set of its own. The variant's
-        ``example_set`` 0 is a placeholder: each row names the set of its source sentence.
+        each shot count, because a hash of the source sentence chooses its example set. The
+        variant's ``example_set`` 0 is a placeholder: each row names the set that was chosen.
         """
         if self.few_shot and self.few_shot.rotate:
             return tuple(Variant(shots, 0) for shots in self.few_shot.shots)

@@ -9,6 +9,7 @@ so all are untrusted and read within the limits of ``sts_dino.hub.untrusted.load
 ``load_recipe`` checks a recipe once: it returns a frozen model that no later stage checks again.
 """
 
+import codecs
 import hashlib
 import json
 from pathlib import Path
@@ -137,7 +138,7 @@ def _merge_sections(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, 
 def _read_mapping(path: Path) -> dict[str, Any]:
     """Read one YAML file, and no recipe that it extends.
 
-    Raises InputError naming the file, and the line of bad YAML, for a missing file, a folder, a
+    Raises InputError naming the file, and the place of bad YAML, for a missing file, a folder, a
     pipe, a socket, a file with another suffix than .yaml, .yml and .json, and for other content
     than a mapping in UTF-8 of at most ``MAX_BYTES``. Raises OSError for a file without permission.
     """
@@ -150,9 +151,12 @@ def _read_mapping(path: Path) -> dict[str, Any]:
         )
     try:
         if path.is_fifo() or path.is_socket():
-            raise InputError(path, "is a pipe, a socket or a device", hint="look in recipes/")
+            raise InputError(path, "is a pipe or a socket", hint="look in recipes/")
         with path.open("rb") as file:
-            tree = _parse_yaml(file.read(MAX_BYTES + 1).decode())
+            content = file.read(MAX_BYTES + 4)
+        # The last character of a larger file may be cut; its text is still too long to parse.
+        is_whole = len(content) <= MAX_BYTES
+        tree = _parse_yaml(codecs.getincrementaldecoder("utf-8")().decode(content, is_whole))
     except FileNotFoundError as error:
         raise InputError(path, "no such recipe", hint=_RECIPES_HINT) from error
     except IsADirectoryError as error:

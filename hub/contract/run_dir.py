@@ -447,15 +447,18 @@ def _require_versions(
         )
 
 
+def give_name(folder: Path) -> Path:
+    """Return a folder whose path ends in its name: the full path of ``.`` and ``..``."""
+    return folder.resolve() if folder.name in ("", "..") else folder
+
+
 def find_beside(directory: Path, ending: str) -> Path | None:
     """Return the path of the file or folder ``NAME.ending`` beside a run directory, or None.
 
     NAME is the directory's name. For a symbolic link, one beside the link is returned before one
     beside its target.
     """
-    target = directory.resolve()
-    link = directory if directory.name not in ("", "..") else target
-    for place in (link, target):
+    for place in (give_name(directory), directory.resolve()):
         path = place.with_name(f"{place.name}.{ending}")
         if path.exists():
             return path

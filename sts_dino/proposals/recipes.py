@@ -1000,7 +1000,7 @@ def choose_teacher(requested: str, license_id: str | None) -> dict[str, Any]:
     """
     server = parse_server("--teacher", requested)
     if server is not None:
-        return _choose_endpoint_teacher(server, license_id)
+        return _make_endpoint_section(server, license_id)
     if requested.lower() in ENCODERS:
         _refuse_licence("--teacher-license", license_id, requested)
         section = _locate_packaged_encoder(requested.lower())
@@ -1016,11 +1016,13 @@ def choose_teacher(requested: str, license_id: str | None) -> dict[str, Any]:
     return {**location, "license": terms.id}
 
 
-def _choose_endpoint_teacher(server: Server, license_id: str | None) -> dict[str, Any]:
-    """Return the section ``teacher`` of an encoder behind a server, after a first request.
+def _make_endpoint_section(server: Server, license_id: str | None) -> dict[str, Any]:
+    """Return the section ``teacher`` of an encoder behind a server, after a test request.
 
-    license_id: its licence; None: OpenAI's terms, for OpenAI's API alone. Raises InputError for an
-    unknown licence and a server that refuses the request, RunError for one that cannot be reached.
+    ``license_id`` is the encoder's licence; None: OpenAI's terms, at OpenAI's API. Every other
+    server needs a licence. Raises InputError for a missing or unknown licence, for another licence
+    at OpenAI's API, and for a server that refuses the request or answers with another model.
+    Raises RunError for a server that cannot be reached, and for unusable embeddings.
     """
     host = find_public_host(server.base_url)
     terms = licences.resolve_server_licence("--teacher-license", server.model, host, license_id)

@@ -371,7 +371,7 @@ def test_all_splits_that_are_there_are_read(tmp_path):
         assert {one.name for one in named.sets} == {f"{names[0]}/{split}" for split in splits}
 
 
-def test_the_command_checks_against_what_ships_and_drops(tmp_path):
+def test_the_command_checks_against_what_ships_and_drops(tmp_path, monkeypatch):
     line = Path("assets/stsb/sts-test.csv").read_text(encoding="utf-8").split("\n")[0].split("\t")
     rows = [scored(line[5], OWN[0]), *(scored(OWN[n], OWN[n + 1]) for n in range(1, 5))]
     words = [str(planted(tmp_path / "run", {"train": rows})), "--out", str(tmp_path / "out")]
@@ -398,6 +398,13 @@ def test_the_command_checks_against_what_ships_and_drops(tmp_path):
     assert "--drop-kinds exact,near --drop-splits test --drop OUT" in provenance["command"]
     with pytest.raises(InputError, match="is there already"):
         CliRunner().invoke(app, words, catch_exceptions=False)
+    # the current folder, where it is empty
+    words[0], words[2] = [str(Path(word).resolve()) for word in (words[0], words[2])]
+    words[4] = "."
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    CliRunner().invoke(app, words, catch_exceptions=False)
+    assert require_complete(tmp_path / "here").counts == require_complete(tmp_path / "clean").counts
 
 
 def test_with_card_the_counts_stand_on_the_datasets_card(tmp_path):

@@ -100,6 +100,13 @@ def test_correlations_and_intervals_are_those_of_the_evaluation_and_of_scipy(mod
     assert [found["spearman"], found["pearson"]] == pytest.approx(expected)
 
 
+def test_a_correlation_stays_within_its_range(modules):
+    found = modules["correlation_interval"].compute(
+        predictions=[0.1, 0.5, 0.3, 0.9, 0.2], references=[0, 2, 1, 5, 1.5]
+    )
+    assert max(found.values()) <= 1
+
+
 @pytest.mark.parametrize("metric", ["spearman", "pearson"])
 def test_aggregations_are_those_of_the_evaluation(modules, pairs, metric):
     gold, predicted, subsets = pairs
@@ -143,7 +150,13 @@ def test_f1_is_absent_where_it_is_undefined(modules):
         (
             "sts_aggregation",
             {"predictions": [1.0], "references": [1.0], "subsets": ["a"]},
-            "a: .*constant",
+            "a: .*two or more rows",
+        ),
+        ("correlation_interval", {"predictions": [], "references": []}, "two or more rows"),
+        (
+            "correlation_interval",
+            {"predictions": [1.0, 2.0], "references": [1.0, 2.0], "resamples": 0},
+            "resamples is 0; allowed: 1 or more",
         ),
     ],
 )

@@ -22,6 +22,7 @@ from sts_dino.eval.encoders.load import load_encoder, wrap
 from sts_dino.eval.runs.mteb_bridge import (
     MtebEncoder,
     add_task_prompt,
+    convert_task,
     find_mteb_tasks,
     make_task_name,
     measure_mteb,
@@ -138,6 +139,11 @@ def test_a_model_gets_the_prompt_of_the_task_type_or_the_side(prompts):
     assert (
         add_task_prompt(prompts, mteb.get_task("Banking77Classification").metadata, None) is prompts
     )
+
+
+def test_the_protocol_of_an_aggregate_names_its_mean():
+    (task,) = find_mteb_tasks("CQADupstackRetrieval")
+    assert "unweighted mean over 12 tasks" in convert_task(task, "test").protocol
 
 
 def test_a_task_without_outcomes_has_no_interval_and_says_so(tmp_path):

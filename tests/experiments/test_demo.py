@@ -10,12 +10,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from sts_dino.experiments import demo, verify
 from sts_dino.experiments import real as demo_real
-from sts_dino.experiments import verify
-from sts_dino.experiments.demo import ORG, format_report
+from sts_dino.experiments.demo import ORG, Chain, format_report
 from sts_dino.hub.contract import run_dir
 from sts_dino.hub.contract.recipe import ModelRecipe
 from sts_dino.hub.contract.recipe_file import load_recipe
@@ -77,6 +78,18 @@ def test_the_report_shows_what_the_stages_wrote(artifacts):
 def test_other_rows_in_the_clean_process_fail_the_demo(artifacts):
     with pytest.raises(RunError, match="loaded other rows"):
         format_report(artifacts, ["x2"], {"m": {"datasets": {"x2": {}}, "similar": 1, "other": 0}})
+
+
+def test_a_killed_quiet_stage_shows_its_messages(tmp_path, monkeypatch, caplog):
+    def kill(*words, stderr, **options):
+        stderr.write(b"97 of 100 texts")
+        raise RunError("sts-dino write", "was killed")
+
+    monkeypatch.setattr(demo, "run_stage", kill)
+    chain = Chain(SimpleNamespace(client_environment=dict), tmp_path)
+    with caplog.at_level("INFO", "sts_dino"), pytest.raises(RunError, match="was killed"):
+        chain.run_stage("the texts", "write", quiet=True)
+    assert "97 of 100 texts" in caplog.text
 
 
 def test_make_real_names_recipes_that_need_each_other():

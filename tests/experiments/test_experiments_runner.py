@@ -6,6 +6,7 @@ import os
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -13,8 +14,8 @@ from forked_python import python_in
 from small_runs import FEW_SHOT, small_recipe, small_run
 
 from sts_dino.experiments.command import PLANS, main
-from sts_dino.experiments.plan import Seeds, read_plan
-from sts_dino.experiments.runner import Runner, read_result
+from sts_dino.experiments.plan import Encoder, Seeds, read_plan
+from sts_dino.experiments.runner import EncoderMaker, Runner, read_result
 from sts_dino.experiments.steps import Steps
 from sts_dino.experiments.variants import draw_source_sentences as draw_sentences
 from sts_dino.experiments.variants import (
@@ -240,6 +241,22 @@ def test_an_experiment_resumes_after_a_kill_and_a_second_run_computes_nothing(
         one["score"] for one in shuffled
     )
     assert [one["sentence2"] for one in pairs] == [one["sentence2"] for one in shuffled]
+
+
+def test_local_folders_replace_the_base_that_the_settings_name(tmp_path):
+    maker = EncoderMaker(SimpleNamespace(steps=None), ["@assets/offline.yaml"])
+
+    def find_base(recipe: str, setting: str) -> dict:
+        (tmp_path / "recipe.yaml").write_text(recipe)
+        encoder = Encoder(
+            name="e", says="e", recipe=tmp_path / "recipe.yaml", trained=False, set=(setting,)
+        )
+        return maker.make_recipes(encoder, Seeds(data=(42,), trainings=1))[0]["base"]
+
+    hub = "repo_id: google/gemma-3-270m"
+    assert find_base(f"base: {{{hub}}}\n", "base={path: /x}") == {"path": "/x"}
+    assert "repo_id" not in find_base("base: {path: /x}\n", f"base={{{hub}}}")
+    assert find_base("base: all-minilm-l6-v2\n", "name=e") == "all-minilm-l6-v2"
 
 
 def test_the_source_sentences_of_a_dataset_are_those_of_its_finished_config(tmp_path):

@@ -72,6 +72,14 @@ def test_a_byte_that_is_not_utf_8_is_named_by_its_place_in_the_file(tmp_path):
     path = tmp_path / "latin.yaml"
     path.write_bytes(b"# comment\n" * 5_000 + b"name: caf\xe9\n")
     assert "latin.yaml: is not UTF-8 (byte 50009)" in refused(path, DatasetRecipe)
+    path.write_text("#" + "名" * 400_000, encoding="utf-8")  # the limit cuts a character
+    assert "at most 1048576 are read" in refused(path, DatasetRecipe)
+
+
+@pytest.mark.parametrize("escape", [r"\U00110000", r"\UFFFFFFFF"])
+def test_an_escape_beyond_unicode_is_refused_with_the_file(tmp_path, escape):
+    (tmp_path / "escape.yaml").write_text(f'name: "{escape}"\n')
+    assert "is no character" in refused(tmp_path / "escape.yaml", DatasetRecipe)
 
 
 def test_an_override_in_json_keeps_characters_beyond_the_basic_plane():

@@ -23,6 +23,7 @@ from sts_dino.eval.audit import fidelity
 from sts_dino.eval.audit.source import Batch, DatasetRows, find_rows
 from sts_dino.eval.audit.survey import AnswerStore, read_examples
 from sts_dino.eval.encoders.load import hash_model_folder
+from sts_dino.hub.client.plan import MEASURED
 from sts_dino.hub.client.publish import collect_snapshot
 from sts_dino.hub.contract.measured import Interval
 from sts_dino.hub.contract.run_dir import read_manifest
@@ -201,6 +202,14 @@ def begin(directory: Path, **counts) -> Path:
     }
     (directory / "manifest.json").write_text(json.dumps(facts | {"counts": counts}))
     return directory
+
+
+def test_measurements_in_an_encoders_folder_leave_its_revision(tmp_path):
+    run = model_run(tmp_path / "encoder", (score(),))
+    hashed = hash_model_folder(run)
+    for name in MEASURED:
+        (run / name).write_text("{}")
+    assert hash_model_folder(run) == hashed
 
 
 def test_in_a_run_it_is_published_with_it_and_its_card_links_it(tmp_path):

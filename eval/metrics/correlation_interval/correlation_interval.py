@@ -46,8 +46,9 @@ class CorrelationInterval(evaluate.Metric):
     ) -> dict[str, float]:
         """Return the results that ``INPUTS`` lists; ``options`` are resamples, level and seed.
 
-        Raises ValueError when all predictions or all references are equal, and when a value is
-        not finite; RunError when nearly all resamples have a constant side.
+        Raises ValueError for fewer than two rows or no resample, when all predictions or all
+        references are equal, and when a value is not finite; RunError when nearly all resamples
+        have a constant side.
         """
         bootstrap.require_correlation(predictions, references)
         return bootstrap.score_with_intervals(
