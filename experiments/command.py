@@ -99,6 +99,8 @@ def main(
         chosen = [experiment for experiment in chosen if not experiment.finished]
     failed = list[str]()
     if names or run_every:
+        if data is not None and not data.is_dir():
+            raise InputError(f"--data {data}", "no such folder", hint="it has senteval and text")
         with lock_run(folder):
             failed = run_all(Runner(plan, Steps(folder), data, settings), chosen, results)
 

@@ -436,11 +436,13 @@ def plot_effects(effects: Sequence[MeasuredEffect]) -> str:
 def plot_sizes(experiment: Experiment, result: Result) -> str:
     """Return an SVG of scores by the parameters of the language model, a panel for each column.
 
-    The rows are those of ``experiment.parameters``. Cosines of labels, ``own_columns``, and columns
-    that one of the rows lacks are left out.
+    The rows are those of ``experiment.parameters`` that the result has, at least one. Cosines of
+    labels, ``own_columns``, and columns that one of the rows lacks are left out.
     """
-    rows = [result.measured.rows[name] for name in experiment.parameters]
-    millions = [*experiment.parameters.values()]
+    scores_by_row = result.measured.rows
+    sizes = {name: size for name, size in experiment.parameters.items() if name in scores_by_row}
+    rows = [scores_by_row[name] for name in sizes]
+    millions = [*sizes.values()]
     columns = []
     for name in rows[0]:
         is_shown = not name.startswith("cosine of") and name not in experiment.own_columns

@@ -413,13 +413,18 @@ class Plan(Strict):
 def read_plan(path: Path) -> Plan:
     """Read the plan of a YAML file, or of all *.yaml files of a folder merged.
 
-    Raises InputError for a missing path, for a malformed file, for a value that two files define,
-    and for a plan that ``Plan`` refuses.
+    Raises InputError for a missing path, for a folder without such files, for a malformed file, for
+    a value that two files define, and for a plan that ``Plan`` refuses.
     """
-    if not path.exists():
-        raise InputError(path, "no such plan", hint="run the command in the folder of a clone")
-    tree: dict[str, Any] = {}
     files = sorted(path.glob("*.yaml")) if path.is_dir() else [path]
+    if not (path.exists() and files):
+        raise InputError(
+            path,
+            "no such plan",
+            allowed="a YAML file, or a folder of *.yaml files",
+            hint="run the command in the folder of a clone",
+        )
+    tree: dict[str, Any] = {}
     for file in files:
         tree = merge_trees(tree, read_yaml(file), str(file))
     return validate_plan(Plan, tree, path)

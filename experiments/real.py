@@ -85,6 +85,8 @@ def main(
       sts-dino real --senteval-data DIR
     """
     require_models(taught)
+    if senteval is not None and not senteval.is_dir():
+        raise InputError(f"--senteval-data {senteval}", "no such folder")
     # A trial makes another dataset, in a folder of its own.
     name = f"real-{limit}" if limit else "real"
     artifacts = artifacts or ARTIFACTS / name

@@ -347,14 +347,23 @@ def draw_source_sentences(
 
       sts-dino experiment source-sentences wiki.txt --without sentences.txt --out unseen.txt
     """
-    # Read the rows
+    # Check the output: neither it nor the file of its counts replaces the input
     if out.suffix == ".json":
         raise InputError(f"--out {out}", "is the file of the counts", allowed=".txt or .jsonl")
+    counts_file = out.with_suffix(".json")
+    if file.resolve() in (out.resolve(), counts_file.resolve()):
+        raise InputError(f"--out {out}", f"would replace {file}", hint="choose another name")
+
+    # Read the rows
     excluded = set[str]()
     for path in without:
         if not path.is_file():
             raise InputError(f"--without {path}", "no such file")
-        excluded.update(path.read_text(encoding="utf-8").splitlines())
+        try:
+            excluded.update(path.read_text(encoding="utf-8").splitlines())
+        except UnicodeDecodeError as error:
+            problem = f"is not UTF-8 (byte {error.start})"
+            raise InputError(f"--without {path}", problem, hint="save it as UTF-8") from error
     scores = dict[Row, float]()
     if pairs:
         human_pairs = read_human_pairs(file, "--pairs")
@@ -383,7 +392,7 @@ def draw_source_sentences(
         "left_out": left_out,
         "checked": splits,
     }
-    write_text(out.with_suffix(".json"), json.dumps(facts, indent=1) + "\n")
+    write_text(counts_file, json.dumps(facts, indent=1) + "\n")
     write_text(out, "\n".join(lines) + "\n")
     counts = f"{len(drawn):,} rows; left out: {left_out}"
     logger.info(f"wrote {out}, {counts}; checked: {', '.join(splits)}")

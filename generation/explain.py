@@ -241,8 +241,8 @@ def find_row(directory: Path, manifest: Manifest, row_id: RowId) -> tuple[str, R
 def find_first_row_id(directory: Path) -> str:
     """Return the id of the first raw row of a run directory.
 
-    Raises InputError when the directory has no manifest or no raw row, and for a damaged file;
-    OSError for a missing file.
+    Raises InputError when the directory has no manifest or no raw row, and for a file that is
+    missing or damaged.
     """
     manifest = run_dir.read_manifest(directory)
     for file in manifest.files if manifest else ():
@@ -251,8 +251,8 @@ def find_first_row_id(directory: Path) -> str:
             # a shard has at least one row: files without rows are not made
             path = directory / file.path
             with convert_reader_errors(path, RERUN_HINT):
-                first_batch = next(pq.ParquetFile(path).iter_batches(batch_size=1))
-            row = first_batch.to_pylist()[0]
+                table = pq.read_table(path, partitioning=None)
+            row = table.slice(length=1).to_pylist()[0]
             row_id = f"{row['source_id']}/{row['target']}/{row['attempt']}"
             return f"{row_id}/{shots}-{row['example_set']}" if shots else row_id
     raise InputError(directory, "has no raw row", allowed="the run directory of a dataset")
@@ -289,7 +289,9 @@ def explain_row(directory: Path, row_id_text: str, places: Sequence[str] = ()) -
         raise RunError(
             f"{directory}: row {row_id}",
             f"its seed was {row['seed']} and is {seed}",
-            hint=describe_changes(manifest),
+            hint=describe_changes(
+                manifest, "the recipe of the run decides it: leave out --set, restore recipe.yaml"
+            ),
         )
     request = make_text_request(prompts, label, sentence.text, row_id.variant, seed)
 
@@ -334,10 +336,14 @@ def load_run_recipe(directory: Path, places: Sequence[str]) -> DatasetRecipe:
     return recipe
 
 
-def describe_changes(manifest: Manifest) -> str:
+def describe_changes(
+    manifest: Manifest,
+    otherwise: str = "only float32 on a CPU makes a row independent of its batch",
+) -> str:
     """Return, as a phrase, what may have changed a text since a run.
 
-    It names each version that differs from today's. If none does, the text's batch is the cause.
+    It names each version that differs from today's. ``otherwise``: the phrase if none does; by
+    default the text's batch is the cause.
     """
     current_versions = get_versions()
     changes = [
@@ -347,7 +353,7 @@ def describe_changes(manifest: Manifest) -> str:
     ]
     if changes:
         return "since the run these have changed: " + "; ".join(changes)
-    return "only float32 on a CPU makes a row independent of its batch"
+    return otherwise
 
 
 @app.command()

@@ -173,7 +173,8 @@ def load_checked_recipe(
     require_file(recipe.source)
     list_model_files(recipe.model)
     logger.info(f"language model: {describe_model(recipe.model)}, as {path} names it")
-    return recipe, out or run_dir.ARTIFACTS / "datasets" / recipe.name
+    # files beside the run directory are named after it
+    return recipe, run_dir.give_name(out or run_dir.ARTIFACTS / "datasets" / recipe.name)
 
 
 def is_built_in(model: LanguageModel) -> bool:

@@ -91,19 +91,19 @@ def write_atomically(path: Path) -> Iterator[Path]:
 
     At the end of the block the temporary file is flushed and renamed to ``path``. When the block
     raises, the temporary file is removed and ``path`` is unchanged. Missing parents of ``path`` are
-    made. An OSError without a file name gets ``path`` as its file name.
+    made. An OSError that names the temporary file, or no file, gets ``path`` as its file name.
     """
     make_folder(path.parent)
     # Several machines may write to a shared folder, so the name is random.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    try:
-        with name_in_errors(path):
+    with name_in_errors(path, temporary):
+        try:
             yield temporary
             sync_to_disk(temporary)
             temporary.replace(path)
             sync_to_disk(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -127,14 +127,17 @@ def hash_file(path: Path) -> str:
 
 
 @contextmanager
-def name_in_errors(path: Path) -> Iterator[None]:
+def name_in_errors(path: Path, temporary: Path | None = None) -> Iterator[None]:
     """Set ``filename`` of an OSError from the block to ``path`` when it has none, and raise it.
 
-    Errors of pyarrow and of streams have no file name.
+    Errors of pyarrow and of streams have no file name. A file name that is ``temporary``, the
+    hidden file of ``path``, is replaced, too. An OSError without a number (``errno``) is unchanged:
+    with a file name, it would no longer show its own message.
     """
     try:
         yield
     except OSError as error:
-        if error.filename is None:
+        is_unnamed = error.filename is None or str(error.filename) == str(temporary)
+        if is_unnamed and error.errno is not None:
             error.filename = str(path)
         raise

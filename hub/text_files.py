@@ -34,8 +34,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sts_dino.hub.contract.shards import convert_reader_errors
+from sts_dino.hub.durable import require_regular_file
 from sts_dino.hub.errors import InputError, suggest_choice
-from sts_dino.hub.untrusted import get_first_line, join_lines
+from sts_dino.hub.untrusted import get_first_line, join_lines, strip_controls
 
 logger = logging.getLogger(__name__)
 
@@ -173,9 +174,9 @@ def open_rows(
 
     Raises InputError that names ``location``, and the line where there is one, when the file is of
     an unknown kind, empty, damaged, of an uncertain encoding or not what its name says. Raises
-    InputError, too, for an ``encoding`` that Python does not know, or with .parquet and .xlsx;
-    OSError when the file cannot be opened or read. Problems below the first rows are raised while
-    the rows are read.
+    InputError, too, for a pipe, a socket or a device, and for an ``encoding`` that Python does not
+    know, or with .parquet and .xlsx; OSError when the file cannot be opened or read. Problems below
+    the first rows are raised while the rows are read.
 
     Args:
         path: the file.
@@ -196,10 +197,10 @@ def open_lines(
     Of the file's name only the end ``.gz`` matters, and an empty file has no lines. ``encoding``:
     as in ``open_rows``. Raises InputError that names ``location`` for a file that is not a text,
     for a damaged .gz, for an uncertain encoding, for bytes that the encoding lacks and for a line
-    of more than ``LONGEST_LINE`` characters; InputError for an unknown ``encoding``; OSError when
-    the file cannot be opened or read.
+    of more than ``LONGEST_LINE`` characters; InputError for an unknown ``encoding``, and for a
+    pipe, a socket or a device; OSError when the file cannot be opened or read.
     """
-    file = UserFile(path, location, encoding=encoding)
+    file = UserFile(require_regular_file(path), location, encoding=encoding)
     with convert_reader_errors(location), _open_bytes(path) as stream:
         for number, line in enumerate(_iter_lines(stream, file), start=1):
             yield number, line.rstrip("\r\n")
@@ -208,8 +209,8 @@ def open_lines(
 def split_columns(names: str) -> list[str]:
     """Split the value of ``--columns`` at commas; a name with a comma stands in quotation marks.
 
-    A line break counts as a blank, as in the columns' names of a file. Raises InputError for an
-    empty name, and for a name that occurs twice.
+    A line break counts as a blank, as in the header of a .csv, .tsv or .xlsx file. Blanks around a
+    name are left out. Raises InputError for an empty name, and for a name that occurs twice.
     """
     reader = csv.reader([" ".join(names.splitlines())], skipinitialspace=True)
     columns = [name.strip() for cells in reader for name in cells]
@@ -267,11 +268,12 @@ def as_number(
 ) -> float | None:
     """Return a cell as a finite number; None for a missing value or ``SPREADSHEET_ERRORS``.
 
-    ``4,5`` is a number unless ``decimal_mark`` is ``point``. ``hint``: what to do about a cell that
-    is not a number, for the error. Raises InputError naming ``location`` and ``column`` for any
-    other value, and for ``1,234`` where ``decimal_mark`` is ``either``.
+    ``4,5`` is a number unless ``decimal_mark`` is ``point``. Blanks around a number, and invisible
+    marks (``strip_controls``) anywhere, do not count. ``hint``: what to do about a cell that is not
+    a number, for the error. Raises InputError naming ``location`` and ``column`` for any other
+    value, and for ``1,234`` where ``decimal_mark`` is ``either``.
     """
-    text = "" if cell is None else str(cell).strip()
+    text = "" if cell is None else strip_controls(str(cell)).strip()
     if is_blank(text) or text in SPREADSHEET_ERRORS:
         return None
     has_decimal_comma = re.fullmatch(r"[+-]?\d+,\d+", text) is not None
@@ -315,7 +317,7 @@ def _iter_header_and_rows(file: UserFile) -> Iterator[Any]:
     Every reader of ``READERS`` yields its file in this form.
     """
     kind = require_kind(file.path, file.location)
-    if file.path.stat().st_size == 0:
+    if require_regular_file(file.path).stat().st_size == 0:
         raise InputError(file.location, "is empty", allowed="at least one text")
     if file.encoding is not None and kind in (".parquet", ".xlsx"):
         problem = f"has texts in Unicode, whatever --encoding {file.encoding} says"
@@ -364,7 +366,8 @@ def find_encoding(path: Path, location: object, encoding: str | None = None) -> 
 
     ``encoding``: the user's choice, returned unless the bytes show another; None: none was made.
     Raises InputError for an unknown kind of file, for an uncertain encoding and for a choice that
-    Python does not know; OSError when the file cannot be read.
+    Python does not know; OSError when the file cannot be read. Over a damaged .gz, zlib's errors
+    pass unchanged, too: call ``open_rows`` first, which converts them.
     """
     if require_kind(path, location) in (".parquet", ".xlsx"):
         return None
@@ -661,8 +664,9 @@ def _read_table(stream: IO[bytes], file: UserFile, expected: str) -> Iterator[An
 
     A row has the line where it begins as number. In a .tsv file with tabs a quotation mark is text.
     Blank lines are skipped, but in a .tsv file of one column each is an empty text. Raises
-    InputError for a file of blank lines, for a column name that occurs twice, for a row with
-    another number of cells than the header, and for quotation marks that do not close.
+    InputError for a file without lines or with blank lines alone, for a column name that occurs
+    twice, for a row with another number of cells than the header, and for quotation marks that do
+    not close.
 
     expected: the delimiter that belongs to the suffix of the file's name.
     """
@@ -677,7 +681,7 @@ def _read_table(stream: IO[bytes], file: UserFile, expected: str) -> Iterator[An
     try:
         names = _name_columns(next(reader, []), f"{file.location}:{start}")
         if not names:
-            raise InputError(file.location, "holds blank lines alone", allowed="at least one text")
+            raise InputError(file.location, "holds no text", allowed="at least one text")
         decimal_marks: dict[str, DecimalMark] = {",": "point", ";": "comma"}
         yield Header(names, decimal_marks.get(dialect.delimiter, "either"))
         start = skipped + reader.line_num + 1
@@ -866,7 +870,8 @@ def _parse_json(text: str, location: str, hint: str | None = None) -> Any:
     """Parse one JSON value.
 
     Raises InputError with ``hint`` for a text that is not JSON or nested too deep, and InputError
-    for an object with a key that occurs twice.
+    for an object with a key that occurs twice. The error names ``location``, and after it the line
+    of a text that is not JSON, unless that is the first.
     """
 
     def make_object(pairs: list[tuple[str, Any]]) -> Row:
@@ -878,6 +883,9 @@ def _parse_json(text: str, location: str, hint: str | None = None) -> Any:
         return json.loads(text, object_pairs_hook=make_object)
     # ValueError: no JSON, or a number of thousands of digits
     except (ValueError, RecursionError) as error:
+        line = getattr(error, "lineno", 1)
+        if line > 1:
+            location = f"{location}:{line}"
         problem = f"is not JSON: {getattr(error, 'msg', None) or error}"
         raise InputError(location, problem, hint=hint) from None
 
@@ -888,7 +896,7 @@ def _iter_json_lines(lines: Iterator[str], location: object) -> Iterator[tuple[i
     for number, line in enumerate(lines, start=1):
         if line.strip():
             hint = "write an object a line; an array or an indented object is a .json file"
-            yield number, _parse_json(line, f"{location}:{number}", hint)
+            yield number, _parse_json(line.rstrip("\r\n"), f"{location}:{number}", hint)
 
 
 def _read_jsonl(stream: IO[bytes], file: UserFile) -> Iterator[Any]:

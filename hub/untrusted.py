@@ -776,7 +776,7 @@ def read_upstream(folder: str | Path | None) -> dict[str, Any]:
 
 def require_no_secret(url: str) -> None:
     """Raise InputError for a store's URL that holds a user, a password or a query."""
-    if _URL_WITH_SECRET.match(url):
+    if _URL_WITH_SECRET.search(url):  # search: fsspec joins URLs, as simplecache::s3://...
         raise InputError(
             f"store {url.partition(':')[0]}://…",
             "the URL must not hold users, passwords or keys",

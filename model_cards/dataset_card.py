@@ -23,7 +23,14 @@ from sts_dino.hub.contract.recipe import (
 from sts_dino.hub.contract.run_dir import Manifest, find_beside
 from sts_dino.hub.contract.schema import EXAMPLE_SET, PROVENANCE, build_features, get_base_config
 from sts_dino.hub.contract.shards import choose_default_config, describe_configs
-from sts_dino.hub.untrusted import Markdown, escape_sample, format_code, format_fenced, format_table
+from sts_dino.hub.untrusted import (
+    Markdown,
+    escape_sample,
+    format_code,
+    format_fenced,
+    format_table,
+    read_json_object,
+)
 from sts_dino.model_cards.facts import DatasetFacts, GenerationProgress, TextLengths
 from sts_dino.model_cards.metadata import (
     HUB_URL,
@@ -501,7 +508,7 @@ def _describe_growth(facts: DatasetFacts, progress: GenerationProgress, now: dat
 
     The rate, in rows a second, is computed from RUN_DIR.timing.json beside the run directory.
     Without that file or without finished shards, no end is estimated. ``now`` (UTC): the time of
-    the estimate.
+    the estimate. Raises InputError for a file that is not a JSON object.
     """
     done = describe_progress(facts.manifest, progress)
     shards = progress.shards_done
@@ -513,7 +520,7 @@ def _describe_growth(facts: DatasetFacts, progress: GenerationProgress, now: dat
 
     # rows so far, and rows and seconds of the timing file
     path = find_beside(facts.directory, "timing.json")
-    timing = json.loads(path.read_text(encoding="utf-8")) if path is not None else {}
+    timing = read_json_object(path, path.parent) if path is not None else {}
     raw_files = [
         file for file in facts.manifest.files if get_base_config(file.config or "") == "raw"
     ]

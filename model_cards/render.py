@@ -260,14 +260,16 @@ def main(
         raise InputError(
             "--set", "changes a recipe, and none is given", hint="give one: --update RECIPE"
         )
-    if repo_id:  # before anything is rewritten
+    if repo_id is not None:  # before anything is rewritten
         require_repo_id(repo_id)
     changes = update_recipe(run_dir, update, settings, dry_run) if update else []
     facts = read_run(run_dir)
     files = render_facts(facts, repo_id)
     if not dry_run:
         write(run_dir, files)
+    is_publishable = facts.manifest.complete
     if isinstance(facts, ModelFacts):
+        is_publishable = not facts.recipe.is_baseline
         for task in facts.list_unscored_tasks():
             path = run_dir / RESULTS
             logger.info(f"not on the card: {task} has no score in {path}; {SCORE_HINT}")
@@ -279,7 +281,8 @@ def main(
     sizes = {path: len(files[path]) for path in sorted(files)}
     answer = {"directory": run_dir, "changes": changes, "bytes": sizes}
     text = format_answer(run_dir, changes, sizes, dry_run)
-    print_answer(text, answer, as_json, () if dry_run else [next_command])
+    next_commands = [next_command] if is_publishable and not dry_run else []
+    print_answer(text, answer, as_json, next_commands)
 
 
 def format_answer(run_dir: Path, changes: list[str], sizes: dict[str, int], dry_run: bool) -> str:

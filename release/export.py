@@ -230,13 +230,19 @@ def main(
     # Refuse bad input before the model is loaded
     location = resolve_encoder(encoder)
     require_model(location)
-    out = out or Path(f"{Path(encoder.partition('@')[0]).resolve().name}-onnx")
+    is_local = Path(location).exists()
+    # @REVISION follows a Hub id; a folder's path may have an "@", too
+    named_place = encoder if is_local else encoder.partition("@")[0]
+    out = out or Path(f"{Path(named_place).resolve().name}-onnx")
     if out.exists():
         raise InputError("--out", f"{out} exists already", allowed="a new folder")
+    if is_local and Path(location).resolve() in out.resolve().parents:  # it would hold its copy
+        problem = f"{out} lies in the encoder's folder"
+        raise InputError("--out", problem, allowed="a new folder outside of it")
     require_packages()
 
     # Load the encoder
-    folder = Path(location) if Path(location).exists() else download_model(location)[0]
+    folder = Path(location) if is_local else download_model(location)[0]
     loaded = load_transformer(folder, encoder)
 
     # Write a copy beside ``out``, which is renamed to ``out`` when it is complete
@@ -266,10 +272,11 @@ def require_packages() -> None:
 
 
 def load_transformer(folder: Path, name: str) -> Encoder:
-    """Load the encoder in ``folder`` in float32, with transformers' progress bar disabled.
+    """Load the encoder in ``folder`` in float32 on the CPU, where ONNX Runtime runs its copy.
 
-    ``name`` is the encoder's name in errors. Raises InputError for an adapter, for an encoder
-    without a transformer, and for one that cannot be loaded.
+    The progress bar of transformers is disabled. ``name`` is the encoder's name in errors. Raises
+    InputError for an adapter, for an encoder without a transformer, and for one that cannot be
+    loaded.
     """
     import transformers
 
@@ -278,9 +285,11 @@ def load_transformer(folder: Path, name: str) -> Encoder:
         hint = "export its merged form: sts-dino merge RUN_DIR"
         raise InputError(name, "is an adapter", hint=hint)
     encoder = load_encoder(str(folder), dtype="float32")
-    if cast(Any, encoder.model).transformers_model is None:
+    model = cast(Any, encoder.model)
+    if model.transformers_model is None:
         hint = "static embeddings are fast without ONNX"
         raise InputError(name, "has no transformer to export", hint=hint)
+    model.to("cpu")  # it was loaded onto the GPU, if there is one
     return encoder
 
 

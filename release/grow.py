@@ -163,7 +163,7 @@ class IncrementalPublisher:
         """Commit the first batch of new files, and return whether a commit was made.
 
         No commit is made when the budget forbids one or nothing is new. Raises RunError as
-        ``_refuse_losses``, and the errors of the Hub's client library.
+        ``_refuse_losses``, the errors of ``render``, and those of the Hub's client library.
 
         Args:
             manifest: the manifest of the run.

@@ -134,6 +134,12 @@ class PublishOptions:
     ] = False
     longest: cli.PatienceOption = LONGEST_OUTAGE_SECONDS
 
+    def __post_init__(self) -> None:
+        """Raise InputError for an empty ``--org``, e.g. from a shell variable without a value."""
+        if self.org == "":
+            hint = "name a user or organisation, or leave --org out for the token's user"
+            raise InputError("--org", "is empty", hint=hint)
+
 
 @dataclass(frozen=True)
 class ReleaseOptions(PublishOptions):
@@ -169,14 +175,17 @@ class ReleaseOptions(PublishOptions):
 def list_recipes(files_and_folders: list[Path]) -> list[Path]:
     """List the recipe files of files and folders: datasets before models, both in the given order.
 
-    A folder stands for all *.yaml files below it, sorted by path.
+    A folder stands for all *.yaml files below it, sorted by path. Hidden files and those in hidden
+    folders, such as ``.ipynb_checkpoints``, are left out.
 
     Raises InputError when there is no recipe, and for a file that is not a recipe.
     """
     paths: list[Path] = []
     for path in files_and_folders:
         if path.is_dir():
-            paths += sorted(path.rglob("*.yaml"))
+            for file in sorted(path.rglob("*.yaml")):
+                if not any(part.startswith(".") for part in file.relative_to(path).parts):
+                    paths.append(file)
         else:
             paths.append(path)
     if not paths:

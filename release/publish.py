@@ -22,7 +22,7 @@ from sts_dino.hub.client.connection import convert_hub_errors, fetch_account
 from sts_dino.hub.client.plan import CARD, Plan, Stamp, read_stamp
 from sts_dino.hub.client.publish import parse_version, read_remote_manifest
 from sts_dino.hub.client.repository import Repository
-from sts_dino.hub.client.retry import RetryPolicy
+from sts_dino.hub.client.retry import LONGEST_OUTAGE_SECONDS, RetryPolicy
 from sts_dino.hub.contract.licences import describe_unlicensed_parts
 from sts_dino.hub.contract.measured import DROPPED_ROWS_PROVENANCE
 from sts_dino.hub.contract.published_paths import name_inputs
@@ -98,6 +98,8 @@ def format_command(directories: list[Path], options: PublishOptions) -> str:
         words += ["--org", options.org]
     if options.public is not None:
         words.append("--public" if options.public else "--private")
+    if options.longest != LONGEST_OUTAGE_SECONDS:
+        words += ["--patience", f"{options.longest:g}"]
     return shlex.join([*words, "--yes"])
 
 
@@ -116,12 +118,15 @@ def write_card(
     A card that a person edited stays: the publication refuses it. With ``options.yes`` a model's
     manifest records its published datasets first. Raises InputError for an unfinished run and for
     facts that disagree. Raises RunError when the Hub does not name the token's user, which is asked
-    without ``org``, or when the published datasets cannot be read.
+    without ``org``, when the published datasets cannot be read, or when another process works on
+    the run.
     """
     # Read the stamp of the card on disk, if there is one; an edited card has none, and stays
     name = require_complete(directory).name
-    with convert_hub_errors("ask who the token belongs to"):
-        owner = options.org or fetch_account(HfApi()).name
+    patience = install_patience(options.longest)
+    action = "ask who the token belongs to"
+    with convert_hub_errors(action):
+        owner = options.org or patience.call_until_done(action, lambda: fetch_account(HfApi()).name)
     repo_id = f"{owner}/{name}"
     card = directory / CARD
     stamp = None
@@ -132,9 +137,7 @@ def write_card(
 
     # Write the card unless it is up to date
     if options.yes:
-        record_published_datasets(
-            directory, owner, install_patience(options.longest), dataset_names
-        )
+        record_published_datasets(directory, owner, patience, dataset_names)
     facts = warn_of_unlicensed_parts(directory)
     if stamp != Stamp(repo_id, compute_facts_digest(facts)):
         write(directory, render(directory, repo_id))

@@ -107,9 +107,16 @@ class StageProcess:
         code = self.process.wait()
         if code < 0:  # the negative number of the signal
             hint = f"is the memory enough? {RERUN_HINT} to resume"
-            raise RunError(self.name, f"was killed ({signal.Signals(-code).name})", hint=hint)
+            raise RunError(self.name, describe_exit(code), hint=hint)
         if code:
             raise typer.Exit(code)
+
+
+def describe_exit(code: int) -> str:
+    """Describe how a failed process ended: by its exit code or, negative, by a signal."""
+    if code < 0:
+        return f"was killed ({signal.Signals(-code).name})"
+    return f"failed (exit code {code})"
 
 
 def die_with_parent() -> None:
@@ -197,7 +204,8 @@ def read_answer(
             shown as they come; (): none is shown.
 
     Raises InputError when the stage ended with the exit code of bad input, RunError when it failed
-    otherwise or was killed. Both have the last line of its messages, or without one the exit code.
+    otherwise or was killed. A failure has the last line of the stage's messages, or without one the
+    exit code; a kill has the signal.
     """
     # The answer goes to a file: a full pipe would stop the stage
     problem = ""
@@ -217,7 +225,9 @@ def read_answer(
     # Raise the stage's error, or parse its answer
     if code:
         kind = InputError if code == InputError.exit_code else RunError
-        raise kind(f"sts-dino {command}", problem or f"failed (exit code {code})")
+        if code < 0 or not problem:  # the last message of a killed stage is no error
+            problem = describe_exit(code)
+        raise kind(f"sts-dino {command}", problem)
     return json.loads(stdout.splitlines()[-1])
 
 
@@ -261,7 +271,8 @@ def run_steps(
             None when the step was done already.
         known_warnings: lines of warnings (``warning: …``) that are not shown again.
 
-    Raises RunError for the first step that fails, with the error of that step.
+    Raises RunError for the first step that fails, with the error of that step, and OSError when the
+    log cannot be written. The errors of ``after`` pass.
     """
     started = time.monotonic()
     remaining = sum(step.seconds for step in steps)  # expected seconds of the steps to come
@@ -337,7 +348,7 @@ def follow_step(step: Step, log: Path, known_warnings: Sequence[str] = ()) -> It
 
     # Raise the error among the last messages
     if code:
-        problem = f"failed (exit code {code})"
+        problem = describe_exit(code)
         for line in last_lines:
             if line.startswith("error: "):
                 problem = line.removeprefix("error: ")

@@ -36,6 +36,7 @@ from sts_dino.hub.contract.recipe_file import (
     apply_overrides,
     get_deciding_values,
     read_yaml,
+    resolve_local_paths,
     validate_recipe,
 )
 from sts_dino.hub.contract.run_dir import (
@@ -313,13 +314,15 @@ def require_senteval(folder: Path | None) -> Path:
 def read_student(path: Path, settings: Sequence[str] = ()) -> Student:
     """Read the recipe of an evaluation encoder, with ``settings`` (KEY=VALUE) as overrides.
 
-    The recipe's datasets state example types and losses; every variant replaces their path.
+    The recipe's datasets state example types and losses; every variant replaces their path. A
+    relative path is looked up beside the recipe, then in the current folder.
 
     Raises InputError for a missing or malformed recipe, for one without datasets or ``max_steps``,
     and for one with validation, a limit, or a dataset of the Hub.
     """
     # Read the recipe; its base may be a model that the package ships
-    tree = apply_overrides(read_yaml(path), list(settings))
+    tree = resolve_local_paths(read_yaml(path), path.parent)
+    tree = apply_overrides(tree, list(settings))
     base = tree.get("base")
     if isinstance(base, dict) and isinstance(base.get("path"), str):
         base["path"] = resolve_shipped_path(base["path"])
@@ -342,14 +345,15 @@ def read_student(path: Path, settings: Sequence[str] = ()) -> Student:
 def hash_training(recipe: ModelRecipe) -> str:
     """Return a SHA-256 of everything that decides a training except the seed.
 
-    It covers the deciding recipe values, the ``*.safetensors`` files in the folder of a local base,
-    and the library versions. Of local training data it covers the published path, perhaps only its
-    last name (``hide_folders``), and not the rows. So the last name must stand for the rows.
+    It covers the deciding recipe values, the library versions, and the ``*.safetensors`` files in
+    the folder of a local base and in its subfolders. Of local training data it covers the published
+    path, perhaps only its last name (``hide_folders``), and not the rows. So the last name must
+    stand for the rows.
     """
     values = get_deciding_values(recipe)
     values.pop("seed")
     base = recipe.base.path
-    weights = sorted(Path(base).glob("*.safetensors")) if base is not None else []
+    weights = sorted(Path(base).rglob("*.safetensors")) if base is not None else []
     digests = [hash_file(file) for file in weights]
     text = json.dumps([values, digests, read_versions()], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

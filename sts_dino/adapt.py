@@ -157,6 +157,8 @@ class Adaptation:
     payment: ``KEY=VALUE`` overrides of the dataset recipe: prices and budget of a server.
     own, own_words: the user's evaluation data, and the command-line options that name their files.
     teacher: the model recipe's section of the encoder that teaches; None without one.
+    is_proposed: whether the command was given a corpus, so that it takes ``--limit``; False: it was
+        given the dataset recipe.
     """
 
     out: Path
@@ -170,6 +172,7 @@ class Adaptation:
     own: OwnData = field(default_factory=OwnData)
     own_words: tuple[str, ...] = ()
     teacher: Teacher | None = None
+    is_proposed: bool = True
 
     @classmethod
     def load(
@@ -439,7 +442,7 @@ def main(
         known_warnings = [*estimate.read, *cli.list_printed_warnings()]
         is_resumed = adaptation.pairs.exists()
         run_steps(steps, out / LOG_FILE, report_step, known_warnings)
-        if estimating is None:
+        if estimating is None and costs:
             logger.info(compare_with_estimate(estimate, costs))
 
         # The verdict, what to try after it, and the report
@@ -524,9 +527,9 @@ def propose_adaptation(
         probes: whether a model with a chat template may generate texts, to choose the prompt.
 
     Raises InputError for a folder that was begun with another corpus or other choices, for choices
-    beside a recipe that has them, for a corpus or an encoder that cannot be used, and without a
-    language model; RunError for a Hub or a server that cannot be reached. A dataset recipe of this
-    call is removed when no encoder's recipe fits it.
+    beside a recipe that has others, for a corpus or an encoder that cannot be used, and without a
+    language model; RunError for a Hub or a server that cannot be reached. The recipes of this call
+    are removed when no encoder's recipe fits the dataset's.
     """
     # Refuse options that do not fit.
     if encoder.teacher_license is not None and encoder.teacher is None:
@@ -546,13 +549,16 @@ def propose_adaptation(
     )
     choices_file = out / CHOICES_FILE
     is_begun = choices_file.is_file()
-    if is_begun:
-        _require_same_choices(choices_file, chosen, dataset_recipe)
+    _require_same_choices(choices_file, chosen, dataset_recipe)
     _require_fitting_choices(corpus, is_recipe, choices)
 
-    # The dataset's recipe
-    is_proposed_now = not dataset_recipe.exists() and not is_recipe
-    if is_proposed_now:
+    # The dataset's recipe. Choices beside one of another command must give the same recipe.
+    encoder_recipe = out / f"{name}.encoder.yaml"
+    new_files = [file for file in (dataset_recipe, encoder_recipe) if not file.exists()]
+    has_recipe = dataset_recipe.exists()
+    if has_recipe and not is_recipe:
+        _require_same_corpus(corpus, load_recipe(dataset_recipe, DatasetRecipe), out)
+    if not is_recipe and (not has_recipe or (choices != CorpusChoices() and not is_begun)):
         proposal = propose(
             corpus,
             dataset_recipe,
@@ -564,27 +570,28 @@ def propose_adaptation(
         )
         logger.info(proposal.instructions)
     else:
-        recipe = load_recipe(dataset_recipe, DatasetRecipe)
-        if not is_recipe:
-            _require_same_corpus(corpus, recipe, out)
-        demonstrates = is_built_in(recipe.model) and choices.lm != "builtin"
-        logger.info(
-            f"language model: {describe_model(recipe.model)}, as {dataset_recipe} names it"
-            + ("; its pairs train no useful encoder" if demonstrates else "")
-        )
+        _log_generator(dataset_recipe, choices)
 
+    # The encoder's recipe.
     try:
-        model_recipe = _choose_encoder_recipe(
-            dataset_recipe, out / f"{name}.encoder.yaml", encoder, is_begun
-        )
+        model_recipe = _choose_encoder_recipe(dataset_recipe, encoder_recipe, encoder, is_begun)
+        adaptation = Adaptation.load(out, dataset_recipe, model_recipe, encoder.workers)
     except BaseException:  # also Ctrl-C
-        # The next call may have other choices, and must not take the recipe of these
-        if is_proposed_now:
-            dataset_recipe.unlink()
+        # The next call may have other choices, and must not take the recipes of these
+        for file in new_files:
+            file.unlink(missing_ok=True)
         raise
-    adaptation = Adaptation.load(out, dataset_recipe, model_recipe, encoder.workers)
     write_text(choices_file, f"{chosen}\n")  # after everything that may be refused
-    return adaptation
+    return replace(adaptation, is_proposed=not is_recipe)
+
+
+def _log_generator(dataset_recipe: Path, choices: CorpusChoices) -> None:
+    """Log which language model a recipe names, and whether it is only for demonstrations."""
+    recipe = load_recipe(dataset_recipe, DatasetRecipe)
+    message = f"language model: {describe_model(recipe.model)}, as {dataset_recipe} names it"
+    if is_built_in(recipe.model) and choices.lm != "builtin":
+        message += "; its pairs train no useful encoder"
+    logger.info(message)
 
 
 def _require_fitting_choices(corpus: str, is_recipe: bool, choices: CorpusChoices) -> None:
@@ -662,16 +669,20 @@ def _require_same_choices(path: Path, chosen: str, dataset_recipe: Path) -> None
     """Raise InputError if an earlier call for the same folder had other choices.
 
     Args:
-        path: choices.json, the choices of the earlier call.
+        path: choices.json, the choices of the earlier call; absent: there was none.
         chosen: the choices of this call, as JSON.
         dataset_recipe: the proposed recipe, for the error.
 
     Raises InputError also for a file that is not JSON.
     """
-    if read_json_object(path, path.parent) != json.loads(chosen):
+    if not path.is_file():
+        return
+    earlier = read_json_object(path, path.parent)
+    changed = [key for key, value in json.loads(chosen).items() if earlier.get(key) != value]
+    if changed:
         raise InputError(
             path.parent,
-            "was begun with another corpus or other options",
+            f"was begun with another corpus or other options: {', '.join(changed)}",
             hint=f"give another --out, edit {dataset_recipe}, or remove {path.parent}",
         )
 
@@ -696,12 +707,12 @@ def estimate_adaptation(adaptation: Adaptation) -> AdaptationEstimate:
         return saved
 
     # Run the pilots on some texts of the corpus, a line each.
-    sample = adaptation.out / "estimate.txt"
     texts = [" ".join(text.split()) for text in sample_texts(adaptation)]
-    write_text(sample, "".join(f"{text}\n" for text in texts))
     longest = str(adaptation.dataset.decoding.max_new_tokens)
-    options = ["--texts", str(sample), "--longest", longest, "--json"]
-    try:
+    with TemporaryDirectory() as folder:
+        sample = Path(folder, "sample.txt")
+        write_text(sample, "".join(f"{text}\n" for text in texts))
+        options = ["--texts", str(sample), "--longest", longest, "--json"]
         logger.info(
             "pilots on this machine: generating some texts and training some steps; about a minute "
             "(--no-estimate skips them) ..."
@@ -714,8 +725,6 @@ def estimate_adaptation(adaptation: Adaptation) -> AdaptationEstimate:
             teaching = estimate_teaching(adaptation, texts, writing["rows"])
         logger.info("pilot of the training ...")
         training = read_answer("estimate-training", *adaptation.model_words, *options)
-    finally:
-        sample.unlink()
 
     estimate = replace(compute_estimate(adaptation, writing, training), teach=teaching)
     write_text(path, json.dumps({"key": key, "estimate": asdict(estimate)}, indent=2) + "\n")
@@ -1035,7 +1044,8 @@ def _format_minutes(seconds: float) -> str:
 def compare_with_estimate(estimate: AdaptationEstimate, costs: dict[str, StepUsage]) -> str:
     """Format a table of the steps that ran: minutes taken and predicted, then the peak memory.
 
-    costs: name of a step → its usage. Memory that processes share counts in each of them.
+    costs: name of a step → its usage in this call, which leaves out what an earlier call did of the
+        step. Memory that processes share counts in each of them.
     """
     rows = [("step", "minutes", "predicted")]
     for name, cost in costs.items():
@@ -1122,8 +1132,8 @@ def suggest_trials(
         minutes = _describe_minutes((same_run - scoring) * limit / used + scoring)
         position = 0 if used < FEWEST_WITH_GAIN else len(trials)
         # The command refuses --limit beside a recipe of the user's
-        is_proposed = adaptation.dataset_recipe.parent == adaptation.out
-        option = f"--limit {limit}" if is_proposed else f"source.limit: {limit} in the recipe"
+        in_recipe = f"source.limit: {limit} in the recipe"
+        option = f"--limit {limit}" if adaptation.is_proposed else in_recipe
         trials.insert(position, f"more sentences ({option}{minutes})")
 
     # Another encoder, then more judged pairs
@@ -1153,9 +1163,13 @@ def _describe_minutes(seconds: float) -> str:
 
 
 def write_report(adaptation: Adaptation, advice: str = "") -> Path:
-    """Write report.html, with the human answers if there are any, and return its path.
+    """Write report.html, with the human answers if they can be read, and return its path.
+
+    Answers that are too few, or of other pairs, are left out with a warning.
 
     advice: a line about what to try next; empty: none.
+
+    Raises the errors of ``make_report``.
     """
     silence_transformers()  # the report loads encoders
     page = adaptation.out / "report.html"
@@ -1163,9 +1177,16 @@ def write_report(adaptation: Adaptation, advice: str = "") -> Path:
     annotations = [adaptation.answers] if has_answers else []
     # Names alone: the page may be published.
     recipe = quote(adaptation.dataset_recipe.name)
-    command = f"sts-dino adapt {recipe} --out {quote(adaptation.out.name)}"
+    # The folder "." has no name of its own.
+    command = f"sts-dino adapt {recipe} --out {quote(adaptation.out.absolute().name)}"
     runs = [adaptation.pairs, adaptation.encoder]
-    make_report(runs, page, [command], annotations=annotations, advice=advice)
+    try:
+        make_report(runs, page, [command], annotations=annotations, advice=advice)
+    except InputError as error:
+        if not annotations:
+            raise
+        logger.warning(f"the report has no human answers: {error}")
+        make_report(runs, page, [command], advice=advice)
     return page
 
 
@@ -1182,8 +1203,7 @@ def describe_results(
         results = read_results(adaptation.encoder / "results.json")
         parts.append(format_results(results, adaptation.model.base.start))
     else:
-        problem = f"the project has no evaluation data in {adaptation.dataset.language!r}"
-        parts.append(f"{problem}: judge some pairs yourself")
+        parts.append("the encoder's recipe names no evaluation data: judge some pairs yourself")
     parts.append(f"report: {page}")
     if verdict.lines:
         parts.append("\n".join([*verdict.lines, advice]).strip())

@@ -68,12 +68,13 @@ def write_pairs(
     """Generate pairs for source sentences: ``sts-dino new`` and ``sts-dino write`` in one call.
 
     Returns the rows of the training split: sentence1, sentence2, score for the schema sts, then
-    provenance. Raises InputError when that name exists with other texts or another recipe, for
+    provenance. Raises InputError when that name has a run on other texts or another recipe, for
     arguments of a proposed recipe beside ``recipe``, and for what ``sts-dino new`` and ``write``
     refuse.
 
     Args:
-        texts: the source sentences.
+        texts: the source sentences. A proposed recipe takes the first 1,000 usable ones;
+            ``settings=["source.limit=5000"]`` takes more.
         recipe: a dataset recipe; the texts replace its source, and the licence follows from its
             parts. Without one, ``sts-dino new`` proposes it.
         labels: similarity (0 to 1) → instruction, with ``<X1>`` for the source sentence and an open
@@ -104,7 +105,7 @@ def write_pairs(
     sentences = _require_strings("texts", texts)
     overrides = _require_strings("settings", settings)
     corpus = directory.with_name(f"{name}.texts.jsonl")
-    _write_texts(corpus, sentences)
+    _write_texts(corpus, sentences, directory)
 
     # Take the recipe, or propose one.
     if labels is not None:
@@ -143,16 +144,21 @@ def write_pairs(
     return read_pairs(directory)
 
 
-def _write_texts(corpus: Path, sentences: list[str]) -> None:
-    """Write a file of texts. Raises InputError if it exists with other texts."""
+def _write_texts(corpus: Path, sentences: list[str], directory: Path) -> None:
+    """Write a file of texts.
+
+    Raises InputError if it exists with other texts and ``directory``, the run on them, exists, too.
+    Without a run the other texts are those of a refused call, and are replaced.
+    """
     rows = [json.dumps({"text": sentence}, ensure_ascii=False) for sentence in sentences]
     content = "".join(f"{row}\n" for row in rows)
-    if not corpus.is_file():
-        write_text(corpus, content)
-    elif corpus.read_text(encoding="utf-8") != content:
+    is_same = corpus.is_file() and corpus.read_text(encoding="utf-8") == content
+    if corpus.is_file() and not is_same and directory.exists():
         raise InputError(
             corpus, "holds other texts than these", hint="give another name=, or remove the file"
         )
+    if not is_same:
+        write_text(corpus, content)
 
 
 def _format_label_settings(instructions: Mapping[float, str]) -> list[str]:
@@ -308,7 +314,7 @@ def train(
     # The recipe
     arguments = {
         "max_steps": steps,
-        "learning_rate": learning_rate or default_rate,
+        "learning_rate": default_rate if learning_rate is None else learning_rate,
         "warmup_steps": 0.1,
         "report_to": "none",
         "batch_sampler": "no_duplicates",
@@ -345,7 +351,8 @@ def _locate_pairs(dataset: Dataset | str | Path, rows: Path) -> dict[str, Any]:
     """Return the keys of a model recipe that locate a dataset, and its licence where it is known.
 
     A run directory has its default config, too. A dataset in memory is written to the file
-    ``rows``. Raises InputError for a dataset that cannot be located or written.
+    ``rows``. Raises InputError for a dataset that cannot be located or written, and for a file or a
+    folder that is not a run directory.
     """
     if not isinstance(dataset, str | Path):
         _write_rows(dataset, rows)
@@ -354,7 +361,15 @@ def _locate_pairs(dataset: Dataset | str | Path, rows: Path) -> dict[str, Any]:
     location = _resolve_location(dataset)
     if "path" not in location:
         return location
-    recipe = load_recipe(Path(location["path"]) / RECIPE, DatasetRecipe)
+    recipe_path = Path(location["path"]) / RECIPE
+    if not recipe_path.is_file():
+        raise InputError(
+            dataset,
+            f"is not a run directory (no {RECIPE})",
+            allowed="a Dataset, run directory, ORG/NAME@REVISION",
+            hint="of a file: datasets.Dataset.from_parquet, from_csv or from_json reads it",
+        )
+    recipe = load_recipe(recipe_path, DatasetRecipe)
     return {**location, "config": recipe.configs[0], "license": recipe.license}
 
 
@@ -364,8 +379,10 @@ def _write_rows(dataset: Dataset, path: Path) -> None:
     Raises InputError for an object that is not a ``datasets.Dataset``.
     """
     if not hasattr(dataset, "to_parquet") or not hasattr(dataset, "column_names"):
-        is_table = hasattr(dataset, "columns")
-        hint = "datasets.Dataset.from_pandas makes one of a table" if is_table else None
+        is_dict = isinstance(dataset, Mapping)  # e.g. a DatasetDict
+        hint = "name one of its splits: dataset['train']" if is_dict else None
+        if hasattr(dataset, "columns"):
+            hint = "datasets.Dataset.from_pandas makes one of a table"
         raise InputError(
             "dataset",
             f"is a {type(dataset).__name__}",
@@ -395,13 +412,15 @@ def evaluate(
         limit: a trial on this number of rows of each split, drawn by the seed; None: all rows.
         out: a folder that keeps the records, so that an interrupted call resumes; None: none.
 
-    Raises InputError for an unknown task, missing data and an object that is no encoder; the errors
-    of loading the model.
+    Raises InputError for an unknown task, missing data, a limit below 1 and an object that is no
+    encoder; the errors of loading the model.
     """
     from sts_dino.eval.encoders.load import PROBE_TEXTS, wrap
     from sts_dino.eval.runs.score import score_encoder
     from sts_dino.eval.scoring.bootstrap import EvaluationSettings
 
+    if limit is not None and limit < 1:
+        raise InputError("limit", f"is {limit}", allowed="1 or more, or None for all rows")
     if isinstance(model, str | Path):
         encoder: Any = str(model)
     elif not hasattr(model, "encode"):
@@ -504,8 +523,10 @@ def _resolve_location(location: str | Path) -> dict[str, Any]:
     """Return the keys of a recipe that locate an encoder or a dataset.
 
     They are ``path`` for a folder or a model of ``sts-dino lm``, ``repo_id`` and ``revision`` for
-    ``ORG/NAME@REVISION``. Raises InputError for anything else.
+    ``ORG/NAME@REVISION``. Raises InputError for anything else, such as a loaded encoder.
     """
+    if not isinstance(location, str | Path):
+        raise InputError("base", f"is a {type(location).__name__}", allowed="a folder or name")
     if Path(location).exists():
         return {"path": str(Path(location).resolve())}
     # Earlier versions had other folders for downloaded models.

@@ -18,8 +18,8 @@ from sts_dino.hub import cli
 from sts_dino.hub.assets import find_asset
 from sts_dino.hub.contract.licences import UNLICENSED
 from sts_dino.hub.contract.pair_quality import report_pair_quality
-from sts_dino.hub.contract.recipe import DatasetRecipe, ModelRecipe
-from sts_dino.hub.contract.recipe_file import load_recipe, validate_recipe
+from sts_dino.hub.contract.recipe import NAME, DatasetRecipe, ModelRecipe
+from sts_dino.hub.contract.recipe_file import load_recipe, read_yaml, validate_recipe
 from sts_dino.hub.contract.run_dir import ARTIFACTS
 from sts_dino.hub.durable import write_bytes, write_text
 from sts_dino.hub.errors import InputError
@@ -53,7 +53,9 @@ logger = logging.getLogger(__name__)
 
 FEWEST_TO_TRAIN = 40  # source sentences: fewer train no encoder
 HUB_ID = re.compile(r"(?!\.)[\w.-]+/[\w.-]+(@[^@]+)?")
-LONGEST_CORPUS_NAME = 80  # letters; a recipe's name has 96 at most, with a suffix such as -encoder
+LONGEST_CORPUS_NAME = (
+    80  # characters; a recipe's name has 96 at most, with a suffix such as -encoder
+)
 # Latin letters that Unicode does not decompose into a plain letter and an accent
 _PLAIN_LETTERS = str.maketrans(
     {
@@ -203,7 +205,13 @@ def main(
         raise InputError(recipe, "is not a recipe's name", allowed="NAME.yaml")
     if recipe.exists():
         raise InputError(recipe, "exists already", hint="edit it, remove it, or give another --out")
-    dataset_name = name or f"{corpus_name}-pairs"
+    dataset_name = f"{corpus_name}-pairs" if name is None else name
+    if not re.fullmatch(NAME, dataset_name):
+        raise InputError(
+            "--name",
+            f"{dataset_name!r} cannot be a name",
+            allowed="lower-case letters, digits, dots and hyphens",
+        )
     choices = choose_columns(choices, reading.columns)
     proposal = propose(
         corpus,
@@ -381,17 +389,19 @@ def _write_examples(path: Path | None, shipped: str | None) -> None:
 def _write_recipe(recipe: Path, text: str) -> None:
     """Write a dataset recipe; an existing file with equal values stays.
 
-    Raises InputError for an invalid recipe, and for an existing file with other values.
+    Raises InputError for an invalid recipe, and for an existing file that is malformed or has other
+    values.
     """
     tree = yaml.load(text, yaml.BaseLoader)  # it reads every value as text
     validate_recipe(recipe, DatasetRecipe, tree)
     if not recipe.exists():
         write_text(recipe, text)
-    elif yaml.load(recipe.read_text(encoding="utf-8"), yaml.BaseLoader) != tree:
+    elif read_yaml(recipe) != tree:
         raise InputError(
             recipe,
             "is another recipe than these arguments give",
-            hint="give another name, or remove it",
+            hint="give another name or --out, or remove it; sts-dino adapt without options for the "
+            "dataset takes it as it is",
         )
 
 
@@ -508,8 +518,8 @@ def make_corpus_name(corpus: str) -> str:
     """Make the name for a corpus's artefacts from the name of its file or repository.
 
     ``März 5.txt`` becomes ``marz-5``: letters lose their accents, and whatever is then not a-z or
-    0-9 becomes a hyphen. The name has at most ``LONGEST_CORPUS_NAME`` letters. If nothing is left,
-    it is ``corpus``.
+    0-9 becomes a hyphen. The name has at most ``LONGEST_CORPUS_NAME`` characters. If nothing is
+    left, it is ``corpus``.
     """
     stem = Path(corpus.removesuffix(".gz")).stem
     if is_on_hub(corpus):  # a dot in the name of a repository begins no suffix

@@ -298,8 +298,8 @@ def read_judgements(
         datasets: the datasets of the report.
         models: the models of the report.
 
-    Raises InputError for the errors of ``read_judged_pairs``, for too few answers, and without a
-    finished model.
+    Raises the errors of ``read_judged_pairs``, and InputError for too few answers, for answers or
+    cosines that are all equal, and without a finished model.
     """
     # Read the pairs with the mean of their human scores
     pairs: list[Pair] = []

@@ -166,7 +166,7 @@ def make_pilot_data(
     # never published.
     spec = recipe.datasets[0]
     example_type = EXAMPLE_TYPES[spec.example_type]
-    entry = spec.model_dump(mode="json", include={"loss", "loss_arguments", "spans"})
+    entry = spec.model_dump(mode="json", include={"loss", "loss_arguments", "spans", "guide"})
     entry |= {"config": "default", "license": "cc0-1.0", "path": str(text_file)}
     if example_type not in (DOCUMENTS, SELF_PAIR):
         # A graded type has rows of another type in its dataset; the pilot writes the trainer's.
@@ -236,16 +236,18 @@ def run_pilot(path: Path, settings: list[str], folder: Path) -> TrainingEstimate
         folder: an existing folder, into which the untrained encoder is written; it is not removed.
 
     Raises InputError for a recipe, base or data that cannot be trained, RunError when the Hub
-    cannot be read, training diverges or the saved tokenizer gives other ids. Errors over reading a
-    stream in the pilot, and of a device's full memory, pass unchanged.
+    cannot be read, training diverges, a GPU's memory is full or the saved tokenizer gives other
+    ids.
     """
     import torch
 
+    from sts_dino.training.data.rows import convert_stream_errors
     from sts_dino.training.encoder.encoder import save_release
     from sts_dino.training.loop.train import (
         ProgressReporter,
         StepTimer,
         build_untrained_encoder,
+        convert_memory_errors,
         make_trainer,
     )
 
@@ -268,11 +270,12 @@ def run_pilot(path: Path, settings: list[str], folder: Path) -> TrainingEstimate
     save_release(encoder, encoder_folder, job.recipe.base, job.base, job.recipe.lora)
 
     # Train some steps, and time each.
-    trainer = make_trainer(job, encoder, "pilot")
-    trainer.remove_callback(ProgressReporter)
     timer = StepTimer(FEWEST_PILOT_STEPS)
-    trainer.add_callback(timer)
-    trainer.train()
+    with convert_stream_errors(job.sets[0].spec), convert_memory_errors():
+        trainer = make_trainer(job, encoder, "pilot")
+        trainer.remove_callback(ProgressReporter)
+        trainer.add_callback(timer)
+        trainer.train()
     # The first step also fills caches, so it is left out unless it is the only one.
     step_seconds = statistics.median(timer.seconds[1:] or timer.seconds)
     texts_per_second = _time_encoding(encoder, job.recipe.seed)

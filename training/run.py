@@ -1,9 +1,9 @@
 """Train one sentence encoder: ``sts-dino train RECIPE [--out --limit --set --dry-run]``.
 
 Reads the recipe's pinned datasets and base, writes ``artifacts/models/NAME``: the model as plain
-SentenceTransformer files, ``recipe.yaml`` and, last, ``manifest.json``. Beside it lie ``NAME.base``
-(the untrained encoder, for the score before training), ``NAME.logs`` (TensorBoard),
-``NAME.timing.json`` and, while it runs, ``NAME.checkpoints``.
+SentenceTransformer files, ``recipe.yaml`` and, last, ``manifest.json``. A training also writes
+``NAME.base`` (the untrained encoder, for the score before training), ``NAME.logs`` (TensorBoard),
+``NAME.timing.json`` and, while it runs, ``NAME.checkpoints`` beside it.
 """
 
 import logging
@@ -125,7 +125,7 @@ def describe_run(out: Path, manifest: Manifest) -> list[str]:
     if merge:
         line = f"merged: the base's weights plus {merge['share']:g} times what the training changed"
         for share, score in merge.get("validation_scores", {}).items():
-            line += f", {share}: {100 * score:.2f}"
+            line += f"; validation with {share}: {100 * score:.2f}"
         lines.append(line)
 
     # Datasets smaller than a batch, data that make no row, and the validation score.

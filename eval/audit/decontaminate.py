@@ -702,6 +702,7 @@ def main(
     listed_kinds = split_list(drop_kinds, MATCH_KINDS, "--drop-kinds")
     kinds: list[MatchKind] = [kind for kind in MATCH_KINDS if kind in listed_kinds]
     splits = split_list(drop_splits, ("train", *SCORED_SPLITS), "--drop-splits")
+    named_sets = split_list(sets, tuple(DATASETS), "--sets")
     recipe = None
     if drop_to is not None:
         drop_to = give_name(drop_to)  # files beside it are named after it
@@ -722,9 +723,7 @@ def main(
     folder = command.make_output_folder(
         out or command.get_default_folder("quality", dataset.name, config or "all")
     )
-    evaluation = read_evaluation_sets(
-        senteval_data, sts_data, split_list(sets, tuple(DATASETS), "--sets")
-    )
+    evaluation = read_evaluation_sets(senteval_data, sts_data, named_sets)
     for name in evaluation.absent:
         logger.info(f"not checked, no files: {name}")
     sentences = SentenceIndex(evaluation.sets, similarity)

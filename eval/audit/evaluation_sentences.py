@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from sts_dino.eval.tasks.registry import DATASETS, find_dataset
 from sts_dino.eval.tasks.rows import Pins
 from sts_dino.eval.tasks.sources import Source, list_layout_paths
-from sts_dino.eval.tasks.task import DataSet, Layout
+from sts_dino.eval.tasks.task import LAYOUTS, DataSet, Layout
 from sts_dino.hub.contract.measured import MATCH_KINDS, MatchKind
 from sts_dino.hub.errors import InputError
 
@@ -273,6 +273,7 @@ def read_evaluation_sets(
         root = roots[dataset.layout]
         for split in dataset.parts:
             if names or _has_split(dataset, split, root):
+                _require_source(dataset, split, root)
                 rows = source.load(dataset.name, [split])[split]
                 name = f"{dataset.sentences or dataset.name}/{split}"
                 sets.append(EvaluationSet(name, dataset.name, rows.columns, rows.sha256))
@@ -287,6 +288,17 @@ def read_evaluation_sets(
                 root, "has no evaluation data", hint="check --senteval-data and --sts-data"
             )
     return EvaluationTexts(tuple(sets), tuple(absent))
+
+
+def _require_source(dataset: DataSet, split: str, root: Path | None) -> None:
+    """Raise InputError for a split without ``root`` that does not ship with the project."""
+    if root is None and split not in dataset.shipped:
+        option = LAYOUTS[dataset.layout].option
+        raise InputError(
+            f"{dataset.name}/{split}",
+            "no source of its data is given",
+            hint=f"give {option}, or leave {dataset.name} out of --sets",
+        )
 
 
 def _has_split(dataset: DataSet, split: str, root: Path | None) -> bool:

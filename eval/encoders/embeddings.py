@@ -257,7 +257,10 @@ def _convert_sqlite_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.DatabaseError as error:
-        hint = "free some space; if it is damaged, delete it: its sentences are encoded again"
+        hint = (
+            "free some space, or choose another folder; if the file is damaged, delete it: its "
+            "sentences are encoded again"
+        )
         raise RunError(path, f"cannot be read or written: {error}", hint=hint) from error
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from sts_dino.eval.tasks.registry import TASKS
+from sts_dino.eval.tasks.registry import GROUPS, TASKS
 from sts_dino.eval.tasks.task import Side
 from sts_dino.hub.contract.measured import FIDELITY, LEDGER, REPEATS, VALUE
 from sts_dino.hub.contract.packaged import (
@@ -124,11 +124,12 @@ def resolve_encoder(encoder: str) -> str:
     A bare name is looked up by ``find_local_encoder``, and is otherwise ``NAME`` in
     ``sentence-transformers/NAME``, which a log record announces. Hub ids, functions and paths are
     returned unchanged, except for a folder that an earlier version used (``find_moved_folder``).
-    Raises InputError for the name of a task, and for an encoder of ``sts-dino lm`` that must be
-    installed first.
+    Raises InputError for the name of a task or group, and for an encoder of ``sts-dino lm`` that
+    must be installed first.
     """
-    is_bare_name = "/" not in encoder and ":" not in encoder and not Path(encoder).exists()
-    if not is_bare_name:
+    exists = Path(encoder).exists()
+    is_bare_name = "/" not in encoder and ":" not in encoder
+    if exists or not (is_bare_name or encoder in TASKS):
         return str(find_moved_folder(encoder) or encoder)
     folder = find_local_encoder(encoder)
     if folder is not None:
@@ -141,11 +142,11 @@ def resolve_encoder(encoder: str) -> str:
         return str(require_packaged_encoder(encoder))
 
     # A user may have written a task's name in the encoder's place
-    for task in TASKS:
+    for task in (*GROUPS, *TASKS):
         dataset = task.partition("/")[0]
         if encoder in (task, dataset):
             hint = f"sts-dino score ENCODER --tasks {task}"
-            raise InputError(encoder, "is a task, not an encoder", hint=hint)
+            raise InputError(encoder, "is a task or group, not an encoder", hint=hint)
 
     # Any other bare name is a model of the organisation sentence-transformers
     models = ARTIFACTS / "models"
@@ -232,7 +233,8 @@ _UNHASHED_NAMES = {
     ".gitattributes",
     ORIGIN,
 }
-_UNHASHED_FOLDERS = {"assets", "onnx", "openvino"}
+# ``artifacts`` is there when a command runs in the model folder itself
+_UNHASHED_FOLDERS = {"assets", "onnx", "openvino", ARTIFACTS.name}
 _UNHASHED_SUFFIXES = {".md", ".png", ".svg", ".pdf", ".csv"}
 
 
@@ -246,7 +248,7 @@ def hash_model_folder(folder: Path) -> str:
     paths = []
     for file in folder.rglob("*"):
         path = PurePosixPath(file.relative_to(folder).as_posix())
-        if file.is_file() and _can_change_embeddings(path):
+        if file.is_file() and can_change_embeddings(path):
             paths.append(path)
 
     # One line for each file: its path and its hash
@@ -254,10 +256,11 @@ def hash_model_folder(folder: Path) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def _can_change_embeddings(path: PurePosixPath) -> bool:
+def can_change_embeddings(path: PurePosixPath) -> bool:
     """Return whether a file can change an embedding; ``path`` is relative to the model folder.
 
-    Hidden files, cards, records, pictures, and weights for other libraries cannot.
+    Hidden files, cards, records, pictures, weights for other libraries, and the files of
+    ``artifacts/`` cannot.
     """
     if any(part.startswith(".") for part in path.parts):
         return False
@@ -352,8 +355,8 @@ class Encoder:
 def require_model(model: str) -> None:
     """Check a model's name and folder without importing torch, which takes seconds.
 
-    Functions and Hub ids pass unread. Raises InputError for a missing folder, and the errors of
-    ``_check_folder``.
+    Functions and Hub ids pass unread. Raises InputError for a missing folder, for an encoder of
+    ``sts-dino lm`` that must be installed first, and the errors of ``_check_folder``.
     """
     path = Path(model)
     if model.startswith(FUNCTION_PREFIX):
@@ -361,9 +364,10 @@ def require_model(model: str) -> None:
     if path.exists():
         _check_folder(path, model)
     elif path.is_absolute() or not _is_repo_id(model.partition("@")[0]):
-        raise InputError(
-            model, "no such model folder", hint="train it first: sts-dino train RECIPE"
-        )
+        if model.lower() in ENCODERS:
+            require_packaged_encoder(model)
+        hint = "train it first: sts-dino train RECIPE; a Hub model is ORG/NAME[@REVISION]"
+        raise InputError(model, "no such model folder", hint=hint)
 
 
 def download_and_check_model(model: str) -> None:

@@ -4,14 +4,19 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
 
 from sts_dino.eval.encoders.embeddings import CACHE_FOLDER
-from sts_dino.eval.encoders.load import FUNCTION_PREFIX, find_local_encoder, resolve_encoder
+from sts_dino.eval.encoders.load import (
+    FUNCTION_PREFIX,
+    can_change_embeddings,
+    find_local_encoder,
+    resolve_encoder,
+)
 from sts_dino.eval.runs.records import (
     BASE_FOLDER,
     RESULTS_FILE,
@@ -163,9 +168,11 @@ def prepare_job(request: Request, source: Source) -> EvaluationJob:
 
     ``source``: the source of evaluation data. Models are not read. Raises InputError for an
     unreadable recipe, without an encoder or a task, for an unknown task or setting, for a name of
-    ``--compare`` that is not an encoder, and for options that do not fit together.
+    ``--compare`` that is not an encoder, for an ``--out`` or ``--cache`` in the model folder, and
+    for options that do not fit together.
     """
     # The encoder is that of --model, else that of the recipe
+    _refuse_empty_names(request)
     recipe = None
     if request.recipe:
         recipe = load_recipe(request.recipe, ModelRecipe, request.settings)
@@ -191,6 +198,8 @@ def prepare_job(request: Request, source: Source) -> EvaluationJob:
     cache = request.cache or (
         CACHE_FOLDER if folder.parent == EVALUATIONS_FOLDER else folder / "embeddings"
     )
+    _require_outside("--out", request.out, Path(model))
+    _require_outside("--cache", request.cache, Path(model))
 
     # Choose the tasks; base and SimCSE baseline lie beside the model
     entries, left_out = _choose_entries(request, recipe, source)
@@ -209,6 +218,31 @@ def prepare_job(request: Request, source: Source) -> EvaluationJob:
     if recipe is None:
         return job
     return replace(job, threads=recipe.threads, start=recipe.base.start)
+
+
+def _refuse_empty_names(request: Request) -> None:
+    """Raise InputError for an empty ``--model`` or ``--compare``."""
+    for option, name in (("--model", request.model), ("--compare", request.compared)):
+        if name is not None and not name.strip():
+            hint = "is a variable of your shell unset?"
+            raise InputError(option, "is empty", allowed="an encoder", hint=hint)
+
+
+def _require_outside(option: str, path: Path | None, model: Path) -> None:
+    """Raise InputError when files in the folder ``path`` would change the model's revision.
+
+    ``path``: the value of ``option``, or None. A ``model`` without modules.json is not checked.
+    """
+    if path is None or not (model / "modules.json").is_file():
+        return
+    place = path.resolve()
+    folder = model.resolve()
+    if not place.is_relative_to(folder):
+        return
+    file_in_model = PurePosixPath(place.relative_to(folder).as_posix(), "file")
+    if can_change_embeddings(file_in_model):
+        problem = f"lies in the model folder {model}: its files would change the model's revision"
+        raise InputError(f"{option} {path}", problem, hint="choose another folder")
 
 
 # Task splits to score, and the absent tasks: named by a group, but without a source of data
@@ -309,7 +343,7 @@ def describe_job(job: EvaluationJob, data: TaskReader) -> list[str]:
         lines.append(f"{job.settings.data_limit}: a trial, no scores of the tasks")
     encoders = f"model {job.model}; base {job.base or 'none'}"
     if job.control:
-        encoders += f"; control {job.control}"
+        encoders += f"; SimCSE baseline {job.control}"
     if job.compared:
         encoders += f"; compared with {job.compared}"
     lines.append(f"{encoders}; results to {job.results or job.records.folder / RESULTS_FILE}")

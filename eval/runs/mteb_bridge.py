@@ -37,9 +37,10 @@ from sts_dino.eval.encoders.embeddings import Embeddings
 from sts_dino.eval.encoders.load import Encoder, wrap_with_prompt
 from sts_dino.eval.runs.records import DataVersion, Record
 from sts_dino.eval.scoring.bootstrap import EvaluationSettings, NewScore, add_interval
+from sts_dino.eval.tasks.registry import find_dataset
 from sts_dino.eval.tasks.rows import Rows
 from sts_dino.eval.tasks.sources import Source
-from sts_dino.eval.tasks.task import Metric, Outcomes, Task, Unit
+from sts_dino.eval.tasks.task import LAYOUTS, Metric, Outcomes, Task, Unit
 from sts_dino.hub.client.connection import convert_hub_errors
 from sts_dino.hub.contract.results import Part, TaskScore
 from sts_dino.hub.durable import make_folder
@@ -118,7 +119,7 @@ def _find_task(name: str) -> AbsTask:
     )
     task = mteb.get_task(plain)
     if bracket:
-        subsets = subset_list.split("+")
+        subsets = list(dict.fromkeys(subset_list.split("+")))
         all_subsets = task.metadata.hf_subsets
         if not set(subsets) <= set(all_subsets):
             raise InputError(
@@ -553,7 +554,8 @@ def _load_data(task: AbsTask) -> None:
             except ConnectionError:
                 hint = "run the same command again with a network"
                 if repository in LOCAL_DATASETS:
-                    hint = "give --senteval-data or --sts-data, which hold the same rows"
+                    layout = find_dataset(LOCAL_DATASETS[repository]).layout
+                    hint = f"give {LAYOUTS[layout].option}, which holds the same rows"
                 raise RunError(
                     location, "cannot be reached, and its data are not in the cache", hint=hint
                 ) from None

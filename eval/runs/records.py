@@ -155,13 +155,14 @@ class Records:
         return Outcomes(table["gold"].to_numpy(), table["predicted"].to_numpy(), part)
 
     def clear_leftovers(self) -> None:
-        """Remove the temporary files of a killed process, also in subfolders.
+        """Remove the temporary files of a killed process from the folders of these records.
 
-        The caller has locked the folder. All other hidden files stay: it may be any folder of the
-        user.
+        The caller has locked the folder. It may be any folder of the user, so other hidden files
+        and other subfolders stay: another process may write there.
         """
-        for leftover in self.folder.rglob(LEFTOVER_PATTERN):
-            leftover.unlink()
+        for name in ("", "tasks", "outcomes"):
+            for leftover in (self.folder / name).glob(LEFTOVER_PATTERN):
+                leftover.unlink()
 
     def _get_task_path(self, task: str, split: str) -> Path:
         """Return the file of a task's record."""

@@ -90,27 +90,30 @@ def score_encoder(
         out: the folder for the files that ``sts-dino score`` writes; None: no files are kept.
         cache: the folder that keeps embeddings; None: embeddings are not kept.
 
-    Tasks of a group without a source of data are left out, with a message. Raises InputError for
-    unknown tasks, unreadable data, reversed scores in a user's own files, and encoders that cannot
-    be loaded or give no usable embeddings. Raises RunError when the Hub cannot be read, when
-    another process scores in ``out``, and when a task cannot be scored: the records of all scored
-    tasks then stay in ``out``.
+    Tasks of a group without a source of data are left out, with a message. Raises InputError when
+    no task is left, and for unknown tasks, unreadable data, reversed scores in a user's own files,
+    and encoders that cannot be loaded or give no usable embeddings. Raises RunError when the Hub
+    cannot be read, when another process scores in ``out``, and when a task cannot be scored: the
+    records of all scored tasks then stay in ``out``.
     """
-    # Load the encoder and choose the data
+    # Choose the tasks, then load the encoder
     source = source or Source()
     settings = settings or EvaluationSettings()
     data = TaskReader(source, settings.limit, settings.seed)
+    entries, absent = find_entries(tasks, source)
+    if absent:
+        names = ", ".join(task.name for task in absent)
+        logger.info(f"left out, because no source of their data is given: {names}")
+    all_entries = (*entries, *list_own_entries(source))
+    if not all_entries:
+        hint = "e.g. stsb/cosine; a Source names the places of other data"
+        raise InputError("tasks", "name no task whose data are given", hint=hint)
     loaded = load_encoder(encoder) if isinstance(encoder, str) else encoder
 
     # Score the tasks; without ``out`` a temporary folder keeps the records until the end
     with TemporaryDirectory() as temporary:
         records = Records(out or Path(temporary))
         with lock_run(records.folder):
-            entries, absent = find_entries(tasks, source)
-            if absent:
-                names = ", ".join(task.name for task in absent)
-                logger.info(f"left out, because no source of their data is given: {names}")
-            all_entries = (*entries, *list_own_entries(source))
             scored = score_tasks(all_entries, data, loaded, records, settings, cache)
             if scored.failures:
                 raise scored.failures[0]
@@ -139,14 +142,13 @@ def score_job(job: EvaluationJob, data: TaskReader) -> tuple[Results, list[RunEr
         if location:
             encoders[name] = load_encoder(location)
     with lock_run(folder):
-        job.records.clear_leftovers()
-
         # Score every encoder, and add records of earlier runs
         scored_encoders: dict[str, ScoredEncoder] = {}
         failures: list[RunError] = []
         keys: list[tuple[str, str]] = []
         for name, encoder in encoders.items():
             records = Records(folder / name)
+            records.clear_leftovers()
             scored = score_tasks(job.entries, data, encoder, records, job.settings, job.cache)
             failures += scored.failures
             if name == "":

@@ -1,5 +1,7 @@
 """A user's own files as tasks: pairs with a score, and queries with judged documents (BEIR)."""
 
+import csv
+import io
 import logging
 import re
 import unicodedata
@@ -8,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, product
 from pathlib import Path
-from statistics import fmean
+from shlex import quote
+from statistics import mean
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -16,6 +19,7 @@ import typer
 from sts_dino.eval.tasks.rows import Rows
 from sts_dino.eval.tasks.task import Metric, Side, Task
 from sts_dino.hub.cli import FileOptions
+from sts_dino.hub.durable import require_regular_file
 from sts_dino.hub.errors import InputError
 from sts_dino.hub.text_files import (
     DecimalMark,
@@ -155,6 +159,15 @@ def read_own(files: OwnFiles, reading: FileOptions | None = None) -> OwnData:
     return OwnData(tuple(tasks), rows)
 
 
+def _require_file(path: Path) -> None:
+    """Raise InputError for a missing file, a folder, a pipe, a socket or a device."""
+    require_regular_file(path)
+    if path.is_dir():
+        raise InputError(path, "is a folder", allowed="a file")
+    if not path.exists():
+        raise InputError(path, "no such file")
+
+
 @dataclass(frozen=True)
 class _Table:
     """A user's file: columns, rows as (FILE:LINE, column → cell), and the decimal mark."""
@@ -172,8 +185,7 @@ class _Table:
         differ. ``encoding``: the file's encoding; None: it is recognised. Raises InputError for a
         missing or unreadable file.
         """
-        if not path.is_file():
-            raise InputError(path, "no such file")
+        _require_file(path)
         table = open_rows(path, path, encoding=encoding)
         columns = dict.fromkeys(table.columns)
         rows: list[tuple[str, Mapping[str, Any]]] = []
@@ -246,6 +258,13 @@ class _PairColumns:
     is_search: bool = False
 
 
+def _format_columns(columns: Sequence[str]) -> str:
+    """Return columns as the value of ``--columns``, quoted for ``split_columns`` and a shell."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(columns)
+    return quote(join_lines(line.getvalue()))
+
+
 def _find_pair_columns(table: _Table, names: str | None) -> _PairColumns:
     """Find the columns of the two texts and the score.
 
@@ -257,7 +276,7 @@ def _find_pair_columns(table: _Table, names: str | None) -> _PairColumns:
     # Make an example for errors from the first columns of the file, which may have fewer than three
     example_columns = list(table.columns[:3])
     example_columns += ("TEXT", "TEXT", "SCORE")[len(example_columns) :]
-    example = f"--columns {join_lines(','.join(example_columns))}"
+    example = f"--columns {_format_columns(example_columns)}"
 
     # Take the columns that the user names
     if names is not None:
@@ -410,7 +429,8 @@ def _merge_repeated_pairs(
         spellings.setdefault(key, (first, second))
         scores.setdefault(key, []).append(score)
 
-    distinct = [(*spellings[key], fmean(values)) for key, values in scores.items()]
+    # ``fmean`` would round: of three scores 0.1 it is not 0.1, and no tie with other pairs of 0.1
+    distinct = [(*spellings[key], mean(values)) for key, values in scores.items()]
     contradicted = sum(1 for values in scores.values() if len(set(values)) > 1)
     return distinct, contradicted
 
@@ -576,8 +596,7 @@ def _iter_judgements(path: Path, encoding: str | None) -> Iterator[_Judgement]:
     for a cell that is not an id or a number.
     """
     # Read the first line that is not blank
-    if not path.is_file():
-        raise InputError(path, "no such file")
+    _require_file(path)
     is_text = require_kind(path, path) in (".txt", ".tsv", ".csv")
     lines = open_lines(path, path, encoding) if is_text else iter(())
     nonblank_lines = ((number, line) for number, line in lines if line.strip())

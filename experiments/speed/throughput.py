@@ -223,6 +223,8 @@ def main(
     A case without its model is left out.
     """
     # Check the options
+    if gguf is not None and not gguf.is_file():
+        raise InputError(f"--gguf {gguf}", "no such file", hint="leave it out, or name a GGUF file")
     run_fresh = FreshProcesses(PRELOADED)
     if device != "cpu" and not run_fresh(has_gpu):
         raise InputError(f"--device {device}", "torch finds no CUDA GPU here", allowed="cpu")

@@ -50,7 +50,7 @@ from sts_dino.generation.backends.dialects import (
 from sts_dino.generation.backends.protocol import Completion, Request, extract_text
 from sts_dino.hub.contract.published_paths import HIDDEN_ADDRESS
 from sts_dino.hub.contract.recipe import DecodingParameters, LanguageModel, Server
-from sts_dino.hub.contract.schema import ABOUT_THE_TASK, NOT_CLOSED
+from sts_dino.hub.contract.schema import ABOUT_THE_TASK
 from sts_dino.hub.durable import make_folder
 from sts_dino.hub.errors import InputError, RunError, StsDinoError
 from sts_dino.hub.process import require_usable
@@ -468,7 +468,8 @@ class Client:
         Raises:
             InputError: the server refuses the key, does not have the path or model, or redirects to
                 another server. RefusedRequestError: it refuses the request's fields or length.
-            RunError: the request fails after all retries, or its answer is not JSON.
+            RunError: the request fails after all retries or for lack of credit, or its answer is
+                not JSON.
                 BrokenRequestError: it fails with HTTP 500 or 501.
             CancelledRequest: ``pace.is_cancelled`` ended the request's wait, before it was sent.
         """
@@ -545,7 +546,8 @@ class Client:
         problem = f"HTTP {status}: {self.quote(body)}"
         if status == 404:
             return InputError(location, problem, hint=self.advice.names)
-        if status in (408, 409, 429) or status >= 500:
+        # 402: the account has no credit left
+        if status in (402, 408, 409, 429) or status >= 500:
             seconds = parse_duration(error.response.headers.get("retry-after", ""))
             delay = f"after {seconds:.10g} s " if seconds else ""
             failure = BrokenRequestError if status in (500, 501) else RunError
@@ -680,8 +682,9 @@ class OpenAIServer:
         is cached like any other, so it is paid for once. Raises what ``_fetch_answers`` raises.
         """
         answer = self._fetch_answers(self._make_post(request, settings), settings)[0]
-        text, problem = extract_structured_text(answer.text, list_answer_keys(self.server)[0])
-        if problem == NOT_CLOSED and answer.has_ended(settings.max_new_tokens):
+        text, _ = extract_structured_text(answer.text, list_answer_keys(self.server)[0])
+        # a sentence of the JSON may be NOT_CLOSED, too; without the JSON the text is the answer
+        if text == answer.text and answer.has_ended(settings.max_new_tokens):
             raise InputError(
                 f"server {self.server.base_url}",
                 "answers without the JSON of model.server.structured_output: "

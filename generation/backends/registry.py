@@ -155,7 +155,7 @@ def parse_server(option: str, requested: str) -> Server | None:
         option: the command's option, for the error.
         requested: the option's value.
     """
-    if re.match(r"https?://", requested, re.IGNORECASE):
+    if re.match(r"@?https?://", requested, re.IGNORECASE):
         raise InputError(
             option, "is a URL without the name of a model", allowed="NAME@http://HOST:PORT/v1"
         )

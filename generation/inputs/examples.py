@@ -101,7 +101,7 @@ def choose_best_pairs(
                 "few_shot.examples.top",
                 f"{len(heap)} rows of label {value!r} with two different texts "
                 f"have a {column}, and {top} are wanted",
-                hint="lower top, or write more rows in the first round",
+                hint="lower top, or take a dataset with more rows of this label",
             )
         best += [pair for _, _, pair in heap]
     return sorted(best)  # by row, a pair's first field
@@ -310,10 +310,13 @@ def load_example_sets(recipe: DatasetRecipe) -> dict[int, list[ExampleSet]]:
     if recipe.few_shot is None or not any(recipe.few_shot.shots):
         return {}
     examples = recipe.few_shot.examples
-    if not all(path.is_file() for path in list_example_files(examples)):
-        raise InputError(
-            f"few_shot.examples.path {examples.path}", "no such file", hint="check it in the recipe"
-        )
+    for path in list_example_files(examples):
+        if not path.is_file():
+            raise InputError(
+                f"few_shot.examples {path}",
+                "no such file",
+                hint="check few_shot.examples.path in the recipe",
+            )
     pairs: Iterable[Example] = ORIGINS[examples.kind].read_pairs(examples, recipe)
     if examples.rank_by is not None:
         values = [examples.names.get(label.name, label.name) for label in recipe.labels]

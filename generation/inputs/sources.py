@@ -63,7 +63,7 @@ def read_file_rows(
         raise InputError(
             f"{location}: columns {columns}",
             "a .txt file has no columns",
-            hint="remove source.columns",
+            hint="leave the columns out, or give a file that has them, e.g. .tsv or .jsonl",
         )
     table = open_rows(path, location, columns, encoding)
     selected = ("text",) if is_plain else require_columns(location, columns, table.columns)
@@ -216,7 +216,7 @@ class SourceStream:
                 self.source.path or self.source.repo_id,
                 "has no usable source sentence",
                 allowed="at least one",
-                hint=f"passed over: {dict(self.skipped)}",
+                hint=f"passed over: {describe_skipped(0, self.skipped)}",
             )
 
     def find_reason(self, text: str) -> str | None:

@@ -28,8 +28,11 @@ HIDDEN_ADDRESS = "http://server.invalid/v1"
 # keys of recipes that hold arguments under a library's own names
 LIBRARY_ARGUMENT_KEYS = ("arguments", "loss_arguments", "quantization")
 UNPUBLISHED_KEYS = ("model.server.budget",)  # a user's own limit
-# last parts of host names that only a local network knows
-_PRIVATE_DOMAINS = ("internal", "intranet", "invalid", "lan", "local", "localdomain", "localhost")
+# last parts of host names that only a local network knows; home.arpa is that of RFC 8375
+_PRIVATE_DOMAINS = (
+    *("arpa", "corp", "home", "internal", "intranet", "invalid", "lan", "local", "localdomain"),
+    *("localhost", "test"),
+)
 _MAX_CHECKSUMS = 3  # shown in an error
 _FULL_PATH = re.compile(r"[/~]|[A-Za-z]:[/\\]|\\\\")  # the beginning of one, on any system
 # the origin of a clone: https, with or without a user, or ssh in git's two forms
@@ -221,7 +224,7 @@ def store_input_paths(directory: Path, paths: Mapping[str, str]) -> None:
     → local path (``Strict.collect_local_paths``).
     """
     full_paths = {
-        key: str(Path(path).resolve()) for key, path in paths.items() if hide_folders(path) != path
+        key: str(Path(path).absolute()) for key, path in paths.items() if hide_folders(path) != path
     }
     note = _get_note_path(directory)
     if full_paths:

@@ -221,9 +221,10 @@ UNUSED_ENCODING = refuse(
 
 
 def _find_unused_parts(origin: Any) -> Iterator[str]:
-    """Yield a message for each of ``config`` and ``splits`` in a section that reads no Hub dataset.
+    """Yield a message for each key of a Hub dataset in a section that does not use the key.
 
-    ``origin``: a section of type ``Source`` or ``Examples``.
+    ``config`` and ``splits`` name parts of a dataset, and one file has no parts. ``repo_id`` has no
+    use without a Hub. ``origin``: a section of type ``Source`` or ``Examples``.
     """
     if origin.kind == "hub" and origin.path is None:
         return
@@ -232,6 +233,8 @@ def _find_unused_parts(origin: Any) -> Iterator[str]:
         reason = "the model writes these texts"
     elif origin.kind == "own":
         reason = "the examples come from a run directory"
+    if origin.kind != "hub" and origin.repo_id is not None:
+        yield f"repo_id names a Hub dataset, but {reason}: remove repo_id"
     for key in ("config", "splits"):
         if getattr(origin, key) != type(origin).model_fields[key].default:
             yield f"{key} names parts of a Hub dataset, but {reason}: remove {key}"
@@ -900,7 +903,13 @@ class DatasetRecipe(Strict):
     selection: Annotated[Selection | None, OPTION] = None
     postprocess: Postprocess = Postprocess()  # from texts to rows
     # keep only source sentences of so many tokens (Auto-NLI: 4-32)
-    premise_tokens: tuple[int, int] | None = None
+    premise_tokens: Annotated[
+        tuple[int, int] | None,
+        refuse_value(
+            "the least stands before the most, e.g. [4, 32]",
+            when=lambda bounds: bounds and bounds[0] > bounds[1],
+        ),
+    ] = None
     shard_size: Positive = 64  # source sentences per shard
     seed: Annotated[int, Field(ge=0)] = 42  # decides every draw
 

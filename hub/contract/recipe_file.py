@@ -38,15 +38,26 @@ _KEYS_HINT = "docs/recipe_reference.md has every key"
 _RECIPES_HINT = "look in recipes/, or write one for a corpus: sts-dino new CORPUS"
 _COMMANDS = {"dataset": "write", "model": "train"}  # kind of recipe → its command
 _MAX_SHOWN = 200  # characters of a value in a message
+# YAML's tags of dates, bytes and sets
+_TAGS_BEYOND_JSON = {f"tag:yaml.org,2002:{name}" for name in ("timestamp", "binary", "set")}
 Recipe = TypeVar("Recipe", DatasetRecipe, ModelRecipe)
 
 
 class _TextLoader(Guard, yaml.SafeLoader):
-    """SafeLoader that reads every scalar but null as text and refuses repeated keys."""
+    """SafeLoader that reads every scalar but null as text and refuses repeated keys.
+
+    A tag such as ``!!int`` still gives a value its type. The tags whose values JSON lacks are
+    unknown to this loader, because ``apply_overrides`` copies a recipe by way of JSON.
+    """
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - the attribute belongs to yaml
         first: [(tag, pattern) for tag, pattern in pairs if tag == "tag:yaml.org,2002:null"]
         for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    yaml_constructors = {  # noqa: RUF012 - the attribute belongs to yaml
+        tag: constructor
+        for tag, constructor in yaml.SafeLoader.yaml_constructors.items()
+        if tag not in _TAGS_BEYOND_JSON
     }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -207,7 +218,7 @@ def apply_overrides(tree: dict[str, Any], overrides: list[str]) -> dict[str, Any
 
 
 def _apply_setting(tree: dict[str, Any], setting: str) -> None:
-    """Apply one setting ``a.b=c`` to ``tree`` in place; missing sections are made.
+    """Apply one setting ``a.b=c`` to ``tree`` in place; missing and null sections are made.
 
     Raises InputError for another form, for a value that is not YAML, and for a key below a value or
     beyond the end of a list.
@@ -221,9 +232,11 @@ def _apply_setting(tree: dict[str, Any], setting: str) -> None:
     try:
         value = _parse_yaml(text)
     except yaml.YAMLError as error:
-        raise InputError(f"--set {setting}", "the value is not valid YAML") from error
+        as_text = quote(f"{path}={json.dumps(text, ensure_ascii=False)}")
+        hint = f"put a text into quotation marks: --set {as_text}"
+        raise InputError(f"--set {setting}", "the value is not valid YAML", hint=hint) from error
 
-    # walk to the section or list that holds the last key; sections that are missing are made
+    # walk to the section or list that holds the last key; a section that is missing or null is made
     holder: Any = tree
     for depth, key in enumerate(keys, start=1):
         position: Any = int(key) if isinstance(holder, list) and key.isdecimal() else key
@@ -232,10 +245,9 @@ def _apply_setting(tree: dict[str, Any], setting: str) -> None:
             raise InputError(f"--set {setting}", f"{key!r} does not lead anywhere")
         if depth == len(keys):
             holder[position] = value
-        elif isinstance(holder, dict):
-            holder = holder.setdefault(position, {})
-        else:
-            holder = holder[position]
+        elif isinstance(holder, dict) and holder.get(position) is None:
+            holder[position] = {}
+        holder = holder[position]
 
 
 def _list_sections(tree: Any) -> list[dict[str, Any]]:
@@ -255,14 +267,16 @@ def _list_sections(tree: Any) -> list[dict[str, Any]]:
 def resolve_local_paths(tree: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Make the local paths of ``tree`` that exist in ``folder`` absolute, in place.
 
-    Returns ``tree``. Paths inside a Hub repository are not local.
+    Returns ``tree``. Paths inside a Hub repository are not local. A symbolic link keeps its own
+    path: the link's name says the file's kind, and its target may be a blob without a suffix.
     """
     for section in _list_sections(tree):
         path = section.get(PATH_KEY)
         if not isinstance(path, str) or not path or section.get("repo_id") is not None:
             continue
-        if (folder / path).exists():
-            section[PATH_KEY] = str((folder / path).resolve())
+        local_path = folder / path
+        if local_path.exists():
+            section[PATH_KEY] = str(local_path.parent.resolve() / local_path.name)
     return tree
 
 
@@ -289,6 +303,9 @@ def _replace_hub_sections(tree: dict[str, Any], path: Path) -> None:
     mapped keys, so the recipe names what was read. Raises InputError when the file is missing,
     holds anything else, or names no repository of this recipe; OSError when it cannot be read.
     """
+    if not path.is_file():
+        hint = "it maps each repo_id to keys, e.g. google/gemma-3-270m: {path: FOLDER}"
+        raise InputError(f"--set @{path}", "no such file of overrides", hint=hint)
     replacements = read_yaml(path)
     for name, keys in replacements.items():
         if not isinstance(keys, dict) or not keys:
@@ -297,16 +314,17 @@ def _replace_hub_sections(tree: dict[str, Any], path: Path) -> None:
                 "is not a mapping of a section's keys",
                 hint="write google/gemma-3-270m: {path: FOLDER}",
             )
-    replaced = False
-    for section in _list_sections(tree):
-        repo_id = section.get("repo_id")
-        if isinstance(repo_id, str) and repo_id in replacements:
-            replaced = True
+    sections = [item for item in _list_sections(tree) if isinstance(item.get("repo_id"), str)]
+    repositories = sorted({section["repo_id"] for section in sections})
+    if not replacements.keys() & set(repositories):
+        problem = f"names no repository of the recipe (found {', '.join(replacements)})"
+        raise InputError(path, problem, allowed=", ".join(repositories) or "none: it names no Hub")
+    for section in sections:
+        replacement = replacements.get(section["repo_id"])
+        if replacement is not None:
             for key in HUB_KEYS:
                 section.pop(key, None)
-            section |= replacements[repo_id]
-    if not replaced:
-        raise InputError(path, "names no repository of the recipe", allowed=", ".join(replacements))
+            section |= replacement
 
 
 def _require_kind(path: Path, model: type[Recipe], tree: dict[str, Any]) -> None:

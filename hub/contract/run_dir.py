@@ -160,10 +160,13 @@ def read_manifest(directory: Path) -> Manifest | None:
         raise InputError(directory, "is a file", allowed="a run directory", hint=hint) from error
     except ValidationError as error:
         first = error.errors()[0]
-        problem = f"not a manifest: {first['msg']}"
+        key = ".".join(str(part) for part in first["loc"])  # empty for a text that is not JSON
+        reason = f"{key}: {first['msg']}".removeprefix(": ")
+        problem = f"not a manifest: {reason}"
         hint = "restore it, or remove the directory and make the run again"
-        if first["type"] == "extra_forbidden":
-            problem = f"not a manifest of this version: unknown key {str(first['loc'][-1])!r}"
+        # the second type is that of a dataclass, for a key of ``File``
+        if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+            problem = f"not a manifest of this version: unknown key {key!r}"
             hint = "update sts-dino, if a later version wrote it"
         raise InputError(path, problem, hint=hint) from error
 
@@ -216,7 +219,8 @@ def begin(directory: Path, manifest: Manifest, recipe_yaml: str) -> Manifest:
     in the returned manifest, so the run makes them again. A complete and intact run is returned
     whatever library versions made it; any other run is resumed under its own versions only. When
     only keys changed that decide no row, recipe and manifest are written anew
-    (``rewrite_recipe``). Temporary files of a killed process are removed.
+    (``rewrite_recipe``). Temporary files of a killed process are removed; in a directory without a
+    manifest, those of a manifest alone.
 
     A run of another fingerprint is replaced when it made nothing yet: bad input stopped it, and the
     corrected recipe starts again. Raises InputError when such a run made something, when a run with
@@ -228,11 +232,13 @@ def begin(directory: Path, manifest: Manifest, recipe_yaml: str) -> Manifest:
         manifest: the manifest of a new run.
         recipe_yaml: the resolved recipe.
     """
-    # No living process writes here, because the caller holds the lock.
-    for leftover in directory.rglob(".*.tmp"):
+    # No living process writes to a run, because the caller holds the lock. A directory without a
+    # manifest may be a user's, whose hidden files stay.
+    existing = read_manifest(directory)
+    pattern = "**/.*.tmp" if existing is not None else f".{MANIFEST}.*.tmp"
+    for leftover in directory.glob(pattern):
         leftover.unlink()
 
-    existing = read_manifest(directory)
     if existing is not None:
         if existing.fingerprint == manifest.fingerprint:
             return _make_resumed_manifest(directory, existing, manifest, recipe_yaml)
@@ -368,7 +374,7 @@ def _make_conflict_error(
     run = f"{existing.name} v{existing.version}"
     details = "; ".join([run, *changes])
     hint = "choose another --out, or remove the directory to start again"
-    if existing.complete and existing.kind == "dataset":
+    if existing.complete and existing.kind == manifest.kind == "dataset":
         hint += "; --append adds rows to a finished dataset"
     problem = f"holds a run of another recipe or of other inputs ({details})"
     return InputError(directory, problem, hint=hint)

@@ -164,7 +164,7 @@ def read_table(shard: Path | bytes, columns: Sequence[str] | None = None) -> pa.
     """
     name = "a shard" if isinstance(shard, bytes) else str(shard)
     source = pa.BufferReader(shard) if isinstance(shard, bytes) else shard
-    with convert_reader_errors(name, RERUN_HINT):
+    with convert_reader_errors(name, RERUN_HINT), name_in_errors(Path(name)):
         return pq.ParquetFile(source).read(columns=None if columns is None else list(columns))
 
 
@@ -176,7 +176,11 @@ def iter_shard_tables(
     ``columns``: the names of the columns to read; None reads all. Raises InputError when the shard
     is damaged, OSError when it cannot be opened.
     """
-    with convert_reader_errors(shard, RERUN_HINT), pq.ParquetFile(shard) as file:
+    with (
+        convert_reader_errors(shard, RERUN_HINT),
+        name_in_errors(shard),
+        pq.ParquetFile(shard) as file,
+    ):
         for batch in file.iter_batches(rows, columns=None if columns is None else list(columns)):
             yield pa.Table.from_batches([batch])
 
@@ -186,7 +190,7 @@ def read_parquet_schema(path: Path) -> pa.Schema:
 
     Raises InputError when the file is damaged, OSError when it cannot be opened.
     """
-    with convert_reader_errors(path, RERUN_HINT):
+    with convert_reader_errors(path, RERUN_HINT), name_in_errors(path):
         return pq.read_schema(path)
 
 

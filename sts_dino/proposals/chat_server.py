@@ -3,8 +3,7 @@
 The server's own answers decide dialect, chat and JSON. ``find_server_facts`` reads what it reports:
 the owner of its models, /props of llama.cpp, /api/version of Ollama. ``try_chat`` sends one short
 request, and further ones only after a refusal. Terms that restrict the use of its texts are logged
-before the first request. ``--price-in``, ``--price-out`` and ``--budget`` are what its texts
-cost.
+before the first request. ``Payment`` has the options for the prices of its texts and for a budget.
 """
 
 import logging
@@ -114,8 +113,8 @@ def choose_server(requested: Server, license_id: str | None) -> tuple[dict[str, 
         license_id: the licence of the model; None: it is found by the server's host, its file or
             the model's family.
 
-    Raises InputError for an unknown licence, and for a server that refuses; RunError for one that
-    cannot be reached.
+    Raises InputError for an unknown licence, for a server that refuses, and for a model that spends
+    its answer on reasoning; RunError for a server that cannot be reached.
     """
     # Find the licence, and log its terms before the first request for a text.
     host = find_public_host(requested.base_url)
@@ -237,8 +236,8 @@ def try_chat(server: Server) -> ChatProbe:
     A server that refuses this, or answers without the JSON, is asked for a chat without the schema.
     One that refuses that, too, is asked to continue a plain prompt.
 
-    Raises InputError and RunError for a server that refuses or fails in all ways, InputError for a
-    model that spends the answer on reasoning.
+    Raises the first refusal when the server refuses all three requests, RunError at once when it
+    fails otherwise, and InputError for a model that spends the answer on reasoning.
     """
     refusals: list[str] = []
     first_refusal: StsDinoError | None = None

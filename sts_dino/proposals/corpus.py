@@ -79,8 +79,9 @@ LANGUAGE_SAMPLE_TEXTS = 300  # texts whose language is recognised; at most twice
 class Profile:
     """Statistics of the first ``PROFILED_ROWS`` rows of a corpus.
 
-    ``usable`` and ``quoted`` count rows, and ``faults`` counts the unusable ones: fault, one of
-    ``FAULTS`` → rows. A row counts under the first fault that ``_find_fault`` finds.
+    With several columns each cell counts as a row. ``usable`` and ``quoted`` count rows, and
+    ``faults`` counts the unusable ones: fault, one of ``FAULTS`` → rows. A row counts under the
+    first fault that ``_find_fault`` finds.
     """
 
     columns: tuple[str, ...]

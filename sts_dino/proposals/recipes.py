@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import yaml
@@ -186,18 +187,21 @@ def choose_generator(
     Args:
         requested: a name of ``sts-dino lm``, gemma, builtin, a folder, a .gguf file,
             ORG/NAME@REVISION, a server's NAME@URL, openai/NAME of OpenAI's API, or None.
-        license_id: the licence of a model that ``sts-dino lm`` does not list.
+        license_id: the licence of a model that ``sts-dino lm`` does not download; None: the list's.
         corpus: the statistics of the corpus; None counts as English statements.
         takes_demonstration: whether the built-in model may be the choice without a request.
 
-    Raises InputError for an encoder, a missing folder, an unknown name or licence, a server that
-    refuses, and where only the built-in model is local and may not be the choice; RunError for a
-    Hub or a server that cannot be reached.
+    Raises InputError for an encoder, a missing folder, a folder of several GGUF files, an unknown
+    name or licence, a ``license_id`` of a model whose licence is known, a server that refuses, and
+    where only the built-in model is local and may not be the choice; RunError for a Hub or a server
+    that cannot be reached.
     """
     # A model of sts-dino lm, or the built-in one
     is_easy = corpus is None or (
         corpus.language == "en" and corpus.kind in KINDS_FOR_SMALL_GENERATOR
     )
+    if requested is None or requested in (*GENERATORS, "gemma", "builtin"):
+        _refuse_licence("--lm-license", license_id, requested or "the default language model")
     if requested is None:
         return _choose_local_generator(is_easy, takes_demonstration)
     if requested == "gemma":
@@ -216,12 +220,12 @@ def choose_generator(
         "NAME@URL of an OpenAI-compatible server",
     )
     server = parse_server("--lm", requested)
-    _require_generator(requested, choices)
     if server is not None:
         section, why = choose_server(server, license_id)
         return Generator(section, why, has_counter_labels=False)
 
     # Any other model needs a licence: the list's of sts-dino lm, or the user's
+    _require_generator(requested, choices)
     listed = find_hub_model(requested)
     if license_id is None and listed is not None:
         license_id = listed.license
@@ -244,14 +248,19 @@ def choose_generator(
 
 
 def _require_generator(requested: str, choices: Sequence[str]) -> None:
-    """Raise InputError for the name of an encoder, and for a bare name of no file or folder."""
-    is_bare_name = "/" not in requested
+    """Raise InputError for the name of an encoder, and for a missing file or folder.
+
+    A name of the form ORG/NAME[@REVISION] passes: it may be on a Hub.
+    """
+    repo_id = requested.partition("@")[0]
+    is_path = requested.startswith((".", "/")) or requested.endswith(".gguf")
+    may_be_on_hub = repo_id.count("/") == 1 and not is_path
     if requested in ENCODERS:
         problem = f"{requested!r} is an encoder, and generates no text"
         hint = f"give it to adapt as --encoder {requested}"
         raise InputError("--lm", problem, allowed=", ".join(choices), hint=hint)
-    if is_bare_name and not (requested and Path(requested).exists()):
-        name = requested.partition("@")[0] or "NAME"
+    if not may_be_on_hub and not (requested and Path(requested).exists()):
+        name = Path(repo_id).name or "NAME"
         example = f"a model behind an API is --lm {name}@https://HOST/v1"
         raise InputError(
             "--lm",
@@ -315,13 +324,20 @@ def _use_packaged_generator(
 def _find_gguf_file(path: Path) -> Path | None:
     """Return the GGUF file at ``path``: the file, or the only one of a folder without config.json.
 
-    Returns None for anything else.
+    Returns None for anything else. Raises InputError for several files in such a folder.
     """
     if path.is_file():
         return path if path.suffix == ".gguf" else None
-    files = list(path.glob("*.gguf"))
-    if len(files) != 1 or (path / "config.json").is_file():
+    files = sorted(path.glob("*.gguf"))
+    if not files or (path / "config.json").is_file():
         return None
+    if len(files) > 1:
+        raise InputError(
+            "--lm",
+            f"{path} holds several GGUF files",
+            allowed=", ".join(file.name for file in files),
+            hint=f"name one: --lm {quote(str(files[0]))}",
+        )
     return files[0]
 
 
@@ -644,15 +660,16 @@ def choose_base(
         _refuse_licence("--encoder-license", license_id, requested or "the default encoder")
     if requested is None:
         return _choose_default_encoder(language)
-    if requested.lower() in ENCODERS:
-        return _train_further(_locate_packaged_encoder(requested.lower()), "as asked")
-    if requested not in LANGUAGE_MODEL_ENCODERS:
+    name = requested.lower()
+    if name in ENCODERS:
+        return _train_further(_locate_packaged_encoder(name), "as asked")
+    if name not in LANGUAGE_MODEL_ENCODERS:
         return _use_requested_encoder(requested, license_id)
 
     # An encoder that starts from a language model
     model, origin = _choose_trainable_model(generator)
     is_built_in = Path(str(model.get("path", ""))).resolve() == BUILT_IN.resolve()
-    if requested == "prompteol":
+    if name == "prompteol":
         why = (
             f"PromptEOL with LoRA on {origin}: the best of those that start from a language model "
             "(docs/better_pairs.md)"
@@ -683,7 +700,7 @@ def choose_base(
 
 
 def _refuse_licence(option: str, license_id: str | None, name: str) -> None:
-    """Raise InputError for a licence that the user names for an encoder of a known licence."""
+    """Raise InputError for a licence that the user names for a model of a known licence."""
     if license_id is not None:
         raise InputError(
             option, f"is {license_id}, and the licence of {name} is known", hint="leave it out"

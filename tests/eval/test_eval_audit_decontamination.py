@@ -316,6 +316,19 @@ def test_rows_that_changed_after_the_check_are_not_dropped(checked, tmp_path):
     assert not (tmp_path / "clean").exists()
 
 
+def test_a_data_set_without_files_names_options_of_this_command():
+    with pytest.raises(InputError) as caught:
+        read_evaluation_sets(names=["mrpc"])
+    assert str(caught.value).startswith("mrpc/train: no source of its data is given; give ")
+    assert str(caught.value).endswith("--senteval-data DIR, or leave mrpc out of --sets")
+
+
+def test_an_unknown_data_set_is_refused_before_the_dataset_is_read():
+    words = ["no-such/dataset@v1", "--sets", "stbs"]
+    with pytest.raises(InputError, match="--sets: unknown name 'stbs'"):
+        CliRunner().invoke(app, words, catch_exceptions=False)
+
+
 @pytest.mark.parametrize("option", ["--drop-kinds", "--drop-splits"])
 def test_a_drop_of_nothing_is_refused(checked, tmp_path, option):
     words = [str(checked[0]), "--drop", str(tmp_path / "clean"), option, ","]

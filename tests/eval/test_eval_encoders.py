@@ -29,8 +29,8 @@ from transformers import AutoTokenizer
 from sts_dino.eval.encoders import embeddings as module
 from sts_dino.eval.encoders import load
 from sts_dino.eval.encoders.embeddings import Embeddings, compute_text_cosines, hash_text
-from sts_dino.eval.encoders.load import load_encoder, wrap
-from sts_dino.hub.contract.run_dir import Manifest, write_manifest
+from sts_dino.eval.encoders.load import hash_model_folder, load_encoder, wrap
+from sts_dino.hub.contract.run_dir import ARTIFACTS, Manifest, write_manifest
 from sts_dino.hub.errors import InputError, RunError
 from sts_dino.hub.untrusted import warn_of_cut_texts
 
@@ -113,6 +113,23 @@ def test_a_revision_is_that_of_the_files_that_decide(saved, model, monkeypatch):
     (renamed / "1_Pooling" / "unknown").unlink()
     move_weights(renamed, 1e-3)
     assert load_encoder(".").revision != before.revision
+
+
+def test_an_evaluation_in_the_current_folder_leaves_the_revision(model, monkeypatch):
+    revision = hash_model_folder(model)
+    monkeypatch.chdir(model)
+    record = ARTIFACTS / "evaluations" / "model" / "results.json"
+    record.parent.mkdir(parents=True)
+    record.write_text("{}")
+    assert hash_model_folder(Path()) == revision
+
+
+def test_an_encoder_that_is_not_installed_names_the_command_that_installs_it(monkeypatch):
+    monkeypatch.setattr(load, "find_packaged_encoder", lambda name: None)
+    with pytest.raises(InputError, match="not on this machine; sts-dino lm multilingual-e5-small"):
+        load.require_model("multilingual-e5-small")
+    with pytest.raises(InputError, match=r"no such model folder; .* a Hub model is ORG/NAME"):
+        load.require_model("no-such-encoder")
 
 
 def test_a_length_beyond_the_positions_is_cut_and_said(offline, tmp_path, capsys):

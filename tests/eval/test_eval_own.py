@@ -3,7 +3,9 @@ two encoders.
 """
 
 import json
+import os
 import re
+import shlex
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -29,6 +31,7 @@ from sts_dino.eval.tasks.sources import Source, read_shipped
 from sts_dino.hub.cli import FileOptions
 from sts_dino.hub.contract.results import read_results
 from sts_dino.hub.errors import InputError
+from sts_dino.hub.text_files import split_columns
 
 QUICK = EvaluationSettings(bootstrap_samples=20, limit=200)
 TEXTS = [f"word{n} word{n + 1} word{n // 3}" for n in range(30)]
@@ -341,6 +344,33 @@ def test_columns_that_do_not_fit_are_refused(tmp_path, columns, problem):
     with pytest.raises(InputError) as caught:
         read_own(OwnFiles(write_german_export(tmp_path)), FileOptions(columns))
     assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize("header", [("Satz 1", "Satz 2, neu", "Note"), ('ein "A"', "b", "c")])
+def test_the_proposed_columns_can_be_pasted(tmp_path, header):
+    rows = [dict(zip(header, (f"a{n}", f"b{n}", n), strict=True)) for n in range(12)]
+    path = write_objects(tmp_path / "odd.jsonl", rows)
+    with pytest.raises(InputError) as caught:
+        read_own(OwnFiles(path))
+    option, columns = shlex.split(str(caught.value).partition("name yours: ")[2])
+    assert option == "--columns" and split_columns(columns) == list(header)
+    assert len(read_own(OwnFiles(path), FileOptions(columns)).rows["odd.jsonl/pairs"]["test"]) == 12
+
+
+def test_a_folder_or_a_pipe_is_not_called_absent(tmp_path):
+    with pytest.raises(InputError, match="is a folder; allowed: a file"):
+        read_own(OwnFiles(tmp_path))
+    os.mkfifo(tmp_path / "pipe.csv")
+    with pytest.raises(InputError, match=r"pipe\.csv: is a pipe, a socket or a device"):
+        read_own(OwnFiles(tmp_path / "pipe.csv"))
+
+
+def test_equal_scores_of_a_repeated_pair_stay_ties(tmp_path):
+    """The rounded mean of 0.1, 0.1 and 0.1 is another number than 0.1."""
+    rows = [(f"a{n}", f"b{n}", (n % 5) / 10) for n in range(12)]
+    path = write(tmp_path / "mine.csv", ("text1", "text2", "score"), rows + rows[:6] * 2)
+    scores = read_own(OwnFiles(path)).rows["mine.csv/pairs"]["test"].target
+    assert scores.tolist() == [score for _, _, score in rows]
 
 
 def test_columns_need_pairs_and_two_columns_of_one_plain_name_are_refused(tmp_path):

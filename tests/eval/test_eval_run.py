@@ -21,7 +21,7 @@ from sts_dino.eval.encoders.load import wrap
 from sts_dino.eval.run import app
 from sts_dino.eval.runs.job import parse_seeds
 from sts_dino.eval.runs.records import Records, get_records_folder, read_evaluation
-from sts_dino.eval.runs.score import make_results, score_tasks
+from sts_dino.eval.runs.score import make_results, score_encoder, score_tasks
 from sts_dino.eval.scoring.bootstrap import EvaluationSettings
 from sts_dino.eval.tasks.sources import Source, TaskReader
 from sts_dino.hub.cli import run_app
@@ -257,6 +257,23 @@ def test_the_pages_example_for_notebooks_scores_an_encoder(capsys):
     example = page.partition("```python\n")[2].partition("```")[0]
     exec(compile(example, "docs/protocols.md", "exec"), {})
     assert "stsb/cosine" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", ["--out", "--cache"])
+@pytest.mark.parametrize("name", ["", "made"])
+def test_a_folder_whose_files_would_change_the_revision_is_refused(scored, option, name, capsys):
+    model = scored / "model"
+    refused = (scored / "recipe.yaml", "--model", model, option, model / name)
+    assert command(*refused) == 2
+    assert f"lies in the model folder {model}: its files would change" in capsys.readouterr().err
+    assert command(*refused[:-1], model / ".hidden", "--dry-run") == 0
+
+
+def test_notebooks_learn_of_bad_tasks_before_the_encoder_is_loaded():
+    with pytest.raises(InputError, match="unknown name 'stsb/cosin'"):
+        score_encoder("no/encoder@nowhere", ["stsb/cosin"])
+    with pytest.raises(InputError, match="tasks: name no task whose data are given"):
+        score_encoder("no/encoder@nowhere", ["transfer"])
 
 
 def test_a_skip_that_leaves_no_task_is_the_named_cause(tmp_path, capsys):

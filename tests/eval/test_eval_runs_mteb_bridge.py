@@ -217,6 +217,21 @@ def test_a_task_of_the_network_is_one_error_without_it(tmp_path, monkeypatch):
     assert "\n" not in str(reported)
 
 
+def test_a_subset_that_is_named_twice_counts_once():
+    (task,) = find_mteb_tasks("STS17[en-en+es-en+en-en]")
+    assert task.hf_subsets == ["en-en", "es-en"]
+
+
+@pytest.mark.parametrize(
+    ("name", "option"), [("STS12", "--senteval-data DIR"), ("SICK-R", "--sts-data DIR")]
+)
+def test_a_task_with_local_data_names_their_own_option(tmp_path, monkeypatch, name, option):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    encoder = wrap(bag_of_words, "python:bag", revision="1")
+    (reported,) = scores(name, encoder, Source(pins={}), tmp_path)
+    assert str(reported).endswith(f"; give {option}, which holds the same rows")
+
+
 def test_several_subsets_are_parts_and_average_unweighted(tmp_path):
     (task,) = find_mteb_tasks("STS17[en-en+es-en]")
     draw = np.random.default_rng(0)

@@ -69,6 +69,12 @@ def test_a_load_without_a_gguf_file_is_left_out(tmp_path, caplog):
     assert "left out: load of a GGUF" in caplog.text
 
 
+def test_a_named_gguf_file_must_be_there(tmp_path):
+    words = ["throughput", "--gguf", str(tmp_path / "typo.gguf")]
+    result = CliRunner().invoke(throughput.app, words)
+    assert str(result.exception).startswith(f"--gguf {words[-1]}: no such file")
+
+
 def test_each_name_of_a_case_chooses_or_is_refused():
     assert list(throughput.choose_cases(["demo-lm", "products"])) == ["demo-lm", "lm, products"]
     with pytest.raises(InputError, match="no case contains 'typo'"):

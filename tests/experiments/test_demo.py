@@ -134,6 +134,13 @@ def test_make_real_names_the_missing_teacher(monkeypatch):
         demo_real.require_models(taught=True)
 
 
+def test_a_missing_folder_of_senteval_is_found_before_a_text_is_generated(monkeypatch, tmp_path):
+    monkeypatch.setattr(demo_real, "require_models", lambda taught: None)
+    monkeypatch.setattr(demo_real, "start_hub", None)  # nothing starts
+    with pytest.raises(InputError, match=r"--senteval-data .*nowhere: no such folder"):
+        demo_real.main(None, 0, None, 1, tmp_path / "nowhere", False)
+
+
 def test_a_trial_of_make_real_trains_in_proportion_and_reads_no_test_set():
     path = demo_real.RECIPES / f"{demo_real.ENCODER}.yaml"
     steps = int(load_recipe(path, ModelRecipe).arguments["max_steps"])

@@ -23,6 +23,7 @@ from sts_dino.experiments.chat_ways import (
     BEST_OF_N,
     ChatWays,
     Outcomes,
+    WayMaker,
     WayRun,
     WayTrainer,
     format_result,
@@ -170,3 +171,18 @@ def test_a_killed_comparison_resumes_and_pays_for_no_request_twice(tmp_path):
     assert set(plain.judges) == {"first", "second"}
     assert "killed and resumed, so that seconds lack some: contrast" in ended.stdout
     assert "| self-debiasing |" in ended.stdout
+
+
+def test_other_sentences_in_the_same_file_are_other_pairs(tmp_path, monkeypatch):
+    """The proposed recipe names the file, and its text can stay the same."""
+    corpus = tmp_path / "texts.txt"
+    monkeypatch.setattr(Steps, "run_once", lambda *_, **__: 0.0)
+    runs = []
+    for sentences in (SENTENCES, SENTENCES[::-1]):
+        corpus.write_text("\n".join(sentences), encoding="utf-8")
+        maker = WayMaker(Steps(tmp_path / "steps"), corpus, 8, None, None)
+        recipe = maker.propose("model@http://127.0.0.1:1/v1")
+        recipe.parent.mkdir(parents=True, exist_ok=True)
+        recipe.write_text("source: {path: texts.txt}\n")
+        runs.append(maker.write(recipe, "plain", {}).directory)
+    assert runs[0] != runs[1]

@@ -126,6 +126,9 @@ def test_the_files_of_a_folder_are_one_plan_and_each_value_is_given_once(tmp_pat
     )
     with pytest.raises(InputError, match=r"b\.yaml:datasets:default_source.*another file"):
         read_plan(tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match=r"empty: no such plan; allowed: .* a folder of \*\.yaml"):
+        read_plan(tmp_path / "empty")
 
 
 def test_a_verdict_follows_from_the_interval():
@@ -155,14 +158,14 @@ def test_the_plot_of_sizes_labels_the_sizes_alone_and_draws_what_every_row_has()
     """Sizes within a power of ten, a score beyond its interval by rounding, a row without judge."""
     perfect = Estimate(score=100, low=99, high=100 - 1e-14)
     rows = {"small": {"Avg.": perfect, "agreement": perfect}, "large": {"Avg.": perfect}}
-    experiment = Experiment(
-        name="sizes", title="", finished="x", parameters={"small": 270, "large": 600}
-    )
+    sizes = {"small": 270, "large": 600, "added to the plan since": 1500}
+    experiment = Experiment(name="sizes", title="", finished="x", parameters=sizes)
     result = read_result(ROOT / RESULTS / "dino-lm-size.json")
     result = result.model_copy(update={"measured": Measured(rows=rows)})
     drawn = pages.plot_sizes(experiment, result)
     assert ">Avg.<" in drawn and ">agreement<" not in drawn
     assert ">270<" in drawn and ">600<" in drawn and "times10" not in drawn
+    assert ">1500<" not in drawn
 
 
 def test_random_words_have_the_same_vectors_everywhere():

@@ -112,6 +112,19 @@ def test_a_damaged_archive_and_a_file_in_place_of_the_counts_are_refused(tmp_pat
         read_sentences(tmp_path / "captions.en.gz", [])
     with pytest.raises(InputError, match=r"--out .*out\.json: is the file of the counts"):
         draw_sentences(tmp_path / "captions.en.gz", tmp_path / "out.json")
+    # the counts, too, would replace the sentences
+    for name, out in {"own.json": "own.txt", "own.txt": "own.txt"}.items():
+        (tmp_path / name).write_text('[{"text": "The ferry to the islands was late."}]')
+        with pytest.raises(InputError, match=rf"--out .*own\.txt: would replace .*{name}"):
+            draw_sentences(tmp_path / name, tmp_path / out, ["text"])
+    (tmp_path / "latin.txt").write_bytes("Le café de la gare.\n".encode("latin-1"))
+    with pytest.raises(InputError, match=r"--without .*latin\.txt: is not UTF-8 \(byte 6\)"):
+        draw_sentences(tmp_path / "own.txt", tmp_path / "o.txt", without=[tmp_path / "latin.txt"])
+
+
+def test_a_missing_data_folder_is_found_before_a_step_runs(tmp_path):
+    with pytest.raises(InputError, match=r"--data .*nowhere: no such folder"):
+        main(["dino-2"], data=tmp_path / "nowhere", settings=[], folder=tmp_path / "steps")
 
 
 def test_rows_without_a_column_are_refused(tmp_path):

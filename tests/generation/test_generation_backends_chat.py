@@ -241,3 +241,5 @@ def test_openais_own_address_has_a_name(tmp_path, monkeypatch):
 def test_the_scheme_of_an_address_in_capitals_is_refused_without_its_password():
     with pytest.raises(InputError, match=r"^--lm: the URL cannot be used; allowed: NAME@http://"):
         parse_server("--lm", "m@HTTPS://user:password@host/v1")
+    with pytest.raises(InputError, match=r"^--lm: is a URL without the name of a model"):
+        parse_server("--lm", "@http://host/v1")

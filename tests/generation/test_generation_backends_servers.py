@@ -417,6 +417,14 @@ def test_a_server_that_ignores_the_schema_is_named_by_its_first_answer(tmp_path)
     assert "remove structured_output" in str(error) and len(server.bodies) == 1
 
 
+def test_an_unclosed_quotation_in_the_first_sentence_is_no_missing_json():
+    answer = json.dumps({"sentence": "«Bonjour"})
+    with ordered_server(lambda *_: completion("", message={"content": answer})) as server:
+        writer = connect(server.base_url, chat=True, structured_output=True)
+        (found,) = complete(writer, REQUESTS[:1], SETTINGS)
+    assert (found.text, found.problem) == ("«Bonjour", "not_closed")
+
+
 @pytest.mark.parametrize(
     ("end", "tokens", "problem"),
     [
@@ -777,6 +785,13 @@ LIKELIHOODS: list[dict] = [
             6,
             InputError,
             ["HTTP 401", "OPENAI_API_KEY"],
+            1,
+        ),
+        (
+            (402, {}, '{"error": "Insufficient Balance"}'),
+            6,
+            RunError,
+            ["HTTP 402", "Insufficient Balance", "run the same command again"],
             1,
         ),
         ((404, {}, '{"error": "no model lm"}'), 6, InputError, ["no model lm", "base_url"], 1),

@@ -339,7 +339,14 @@ def test_a_store_that_never_answered_is_a_wrong_address_and_one_that_stays_away_
     assert 2 <= len(calls) <= 5
 
 
-@pytest.mark.parametrize("url", ["sftp://me:ge/he@im@host/geheim", "abfs://c/x?sig=geheim"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sftp://me:ge/he@im@host/geheim",
+        "abfs://c/x?sig=geheim",
+        "simplecache::abfs://c/x?sig=geheim",
+    ],
+)
 def test_a_url_with_a_secret_is_refused_and_not_repeated(url):
     with pytest.raises(InputError, match="must not hold users, passwords or keys") as caught:
         ResultStore(url, "run")

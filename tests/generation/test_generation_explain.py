@@ -120,6 +120,18 @@ def test_a_damaged_shard_is_named_when_the_first_row_is_looked_up(run, tmp_path)
     shard.write_bytes(shard.read_bytes()[:40])
     with pytest.raises(InputError, match=rf"{shard.name}.*"):
         explain.find_first_row_id(copy)
+    shard.unlink()
+    with pytest.raises(InputError, match=rf"{shard.name}: no such file"):
+        explain.find_first_row_id(copy)
+
+
+def test_another_seed_is_blamed_on_the_recipe_and_not_on_a_batch(run):
+    row_id = explain.find_first_row_id(run)
+    with pytest.raises(
+        RunError, match=r"its seed was .*; the recipe of the run decides it"
+    ) as said:
+        explain.explain_row(run, row_id, ["seed=99"])
+    assert "batch" not in str(said.value)
 
 
 def test_a_label_may_hold_the_separator_and_few_shot_rows_name_their_set():

@@ -251,3 +251,16 @@ def test_the_best_rows_of_an_own_run_are_its_examples(tmp_path):
     more += [("f", "t", "of another label", "9"), ("f", "f", "1", "9"), ("f", "t", "1", "")]
     ranked = (Example(number, *row) for number, row in enumerate(more))
     assert [pair.row for pair in choose_best_pairs(ranked, ["1"], "c", 4)] == [3, 4, 8, 9]
+    lost = min((tmp_path / "first").glob("data/raw/*.parquet"))
+    lost.unlink()
+    with pytest.raises(InputError, match=f"{lost.name}: no such file"):
+        load_example_sets(found)
+
+
+def test_hints_about_a_file_of_examples_name_neither_the_source_nor_a_first_round(tmp_path):
+    lines = tmp_path / "lines.txt"
+    lines.write_text("A sentence.\n")
+    with pytest.raises(InputError, match="file has no columns; leave the columns out, or"):
+        load_example_sets(sts(kind="hand", path=str(lines)))
+    with pytest.raises(InputError, match="; lower top, or take a dataset with more rows"):
+        choose_best_pairs([Example(0, "f", "t", "1", "2")], ["1"], "c", 2)

@@ -69,6 +69,15 @@ def test_a_log_file_has_a_line_of_progress_now_and_then_and_stdout_the_json_alon
     assert done.code == 0 and json.loads(done.printed)["sources"] == 12
 
 
+def test_the_current_folder_is_a_run_directory_if_it_is_empty(lm, tmp_path, monkeypatch):
+    words = arguments(lm, Path(), recipe=X2.resolve())
+    words += ["--set", f"source.path={Path('assets/demo-data/x1.tsv').resolve()}"]
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    done = outcome_of(run, *words)
+    assert (done.code, run_dir.require_complete(tmp_path / "here").name) == (0, "sts-dino-x2")
+
+
 def test_lengths_are_counted_in_tokens_and_behind_a_server_in_words_unless_its_tokenizer_is_needed(
     whole, lm
 ):

@@ -11,6 +11,7 @@ from sts_dino.hub.contract.recipe_file import (
     get_deciding_values,
     load_recipe,
     read_yaml,
+    resolve_local_paths,
 )
 from sts_dino.hub.errors import InputError
 
@@ -66,6 +67,36 @@ def test_overrides_and_a_long_one_that_is_wrong():
     assert (recipe.decoding.top_k, recipe.labels[0].score, recipe.source.limit) == (7, 0.9, 3)
     assert len(refused(X2, DatasetRecipe, f"name={'y' * 9_000}")) < 700
     assert "'²' does not lead anywhere" in refused(X2, DatasetRecipe, "labels.².score=1")
+    message = refused(X2, DatasetRecipe, "about=@home: it's")
+    assert """--set 'about="@home: it'"'"'s"'""" in message
+    recipe = load_recipe(X2, DatasetRecipe, ["verification=null", "verification.best_of=2"])
+    assert recipe.verification.best_of == 2  # published recipes have null for absent sections
+
+
+@pytest.mark.parametrize("value", ["!!timestamp 2020-01-01", "!!binary aGk=", "!!set {a, b}"])
+def test_a_value_that_json_lacks_is_refused_with_its_line(tmp_path, value):
+    (tmp_path / "tagged.yaml").write_text(f"name: {value}\n")
+    assert "tagged.yaml:1: not valid YAML" in refused(tmp_path / "tagged.yaml", DatasetRecipe)
+
+
+@pytest.mark.parametrize(
+    "setting, problem",
+    [
+        ("source.repo_id=org/texts", "repo_id names a Hub dataset, but"),
+        ("premise_tokens=[32, 4]", "the least stands before the most"),
+    ],
+)
+def test_a_setting_without_a_use_is_refused(setting, problem):
+    assert problem in refused(X2, DatasetRecipe, setting)
+
+
+def test_a_link_beside_a_recipe_keeps_its_name(tmp_path):
+    """Caches and versioned data have links to blobs, whose names have no suffix."""
+    (tmp_path / "blob").write_text("a text")
+    (tmp_path / "texts.txt").symlink_to("blob")
+    section = {"source": {"path": "texts.txt"}}
+    tree = resolve_local_paths(section, tmp_path)
+    assert tree == {"source": {"path": str(tmp_path / "texts.txt")}}
 
 
 def test_a_byte_that_is_not_utf_8_is_named_by_its_place_in_the_file(tmp_path):
@@ -155,6 +186,11 @@ def test_a_file_of_overrides_takes_the_place_of_hub_repositories(tmp_path):
     assert compute_fingerprint(hub, {}) != compute_fingerprint(local, {})
     again = load_recipe(path, DatasetRecipe, ["source.columns=[]", f"@{tmp_path}/offline.yaml"])
     assert again == local
+    # a file that is missing, and one of other repositories
+    assert "--set @no.yaml: no such file of overrides" in refused(path, DatasetRecipe, "@no.yaml")
+    (tmp_path / "other.yaml").write_text("org/other: {path: lm}")
+    message = refused(path, DatasetRecipe, f"@{tmp_path}/other.yaml")
+    assert "(found org/other); allowed: google/gemma-3-270m, org/texts" in message
 
 
 OPTIONS = ["postprocess.near_copy=0.8", "labels.0.overlap=[0, 0.5]", "labels.1.overlap=[0.5, 0.5]"]

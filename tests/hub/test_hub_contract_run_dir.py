@@ -1,3 +1,4 @@
+import json
 import os
 import subprocess
 import sys
@@ -33,6 +34,20 @@ def test_begin_starts_resumes_and_drops_damaged_files(tmp_path):
     assert not list(directory.glob(".*.tmp"))
 
 
+def test_begin_keeps_hidden_files_of_a_folder_that_is_no_run(tmp_path):
+    hidden = [tmp_path / ".notes.tmp", tmp_path / "deeper" / ".recipe.yaml.1.tmp"]
+    for path in hidden:
+        write_text(path, "a user's")
+    with pytest.raises(InputError, match="is not empty and not a run directory"):
+        run_dir.begin(tmp_path, manifest(), "recipe")
+    assert all(path.is_file() for path in hidden)
+    # a start killed during its first write left only the temporary file of its manifest
+    write_text(tmp_path / "run" / ".manifest.json.0.tmp", "left by a killed process")
+    assert run_dir.begin(tmp_path / "run", manifest(), "recipe") == run_dir.read_manifest(
+        tmp_path / "run"
+    )
+
+
 def test_begin_refuses_what_is_not_its_run(tmp_path):
     run_dir.begin(
         tmp_path / "run", manifest().model_copy(update={"inputs": {"b.tsv": "1"}}), "recipe"
@@ -58,8 +73,25 @@ def test_a_run_that_bad_input_stopped_before_anything_was_made_begins_again(tmp_
     assert run_dir.read_manifest(tmp_path / "run") == again and again.fingerprint == "corrected"
     assert (tmp_path / "run" / run_dir.RECIPE).read_text() == "other recipe"
     run_dir.write_manifest(tmp_path / "run", again.model_copy(update={"complete": True}))
-    with pytest.raises(InputError, match="another recipe"):
+    with pytest.raises(InputError, match=r"another recipe.*--append adds rows"):
         run_dir.begin(tmp_path / "run", manifest(), "recipe")
+    with pytest.raises(InputError, match=r"to start again$"):  # sts-dino train has no --append
+        model = manifest("model's").model_copy(update={"kind": "model"})
+        run_dir.begin(tmp_path / "run", model, "recipe")
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"name": None}, "not a manifest: name: Input should be"),
+        ({"files": [{"path": "a", "bytes": 1, "sha256": "0", "parts": 2}]}, "'files.0.parts'"),
+    ],
+)
+def test_a_manifest_that_cannot_be_read_names_the_key(tmp_path, change, problem):
+    values = manifest().model_dump(mode="json") | change
+    (tmp_path / run_dir.MANIFEST).write_text(json.dumps(values))
+    with pytest.raises(InputError, match=problem):
+        run_dir.read_manifest(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,14 @@ from small_runs import FORMS, small_recipe, small_run
 
 from sts_dino.hub.contract import shards
 from sts_dino.hub.contract.recipe import build_config_features
-from sts_dino.hub.contract.shards import Parts, read_shard, write_shard
+from sts_dino.hub.contract.shards import (
+    Parts,
+    iter_shard_tables,
+    read_parquet_schema,
+    read_shard,
+    write_shard,
+)
+from sts_dino.hub.durable import name_in_errors
 
 TEXTS = datasets.Features({"text": datasets.Value("string"), "number": datasets.Value("int32")})
 
@@ -62,3 +69,16 @@ def test_rows_that_do_not_fit_the_schema_leave_no_file(tmp_path):
     with pytest.raises(pa.ArrowInvalid):
         write_shard(tmp_path / "a.parquet", [{"text": "a", "number": "many"}], TEXTS)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_missing_shard_is_named(tmp_path):
+    path = tmp_path / "absent.parquet"
+    for read in (read_shard, read_parquet_schema, lambda shard: list(iter_shard_tables(shard, 1))):
+        with pytest.raises(FileNotFoundError) as caught:
+            read(path)
+        assert caught.value.filename == str(path)
+
+
+def test_an_error_without_a_number_keeps_its_message(tmp_path):
+    with pytest.raises(OSError, match=r"^broken page$"), name_in_errors(tmp_path):
+        raise OSError("broken page")

@@ -128,6 +128,14 @@ def test_a_socket_in_the_place_of_a_recipe_is_refused(tmp_path, monkeypatch):
             read_yaml(Path("recipe.yaml"))
 
 
+@pytest.mark.parametrize("name", ["folder", "n" * 250])
+def test_an_error_of_an_atomic_write_names_the_file_and_not_its_temporary_one(tmp_path, name):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match=f"{name[:9]}") as caught:
+        write_text(tmp_path / name, "text")
+    assert caught.value.filename == str(tmp_path / name)
+
+
 def test_a_folder_on_an_absent_drive_is_refused(monkeypatch):
     """The drive Z: has no parent but itself, as / has."""
     looks = iter(range(10))

@@ -92,6 +92,13 @@ def test_a_path_with_any_character_is_put_back_into_the_recipe(tmp_path):
     assert tree == {"source": {"path": path}}
 
 
+def test_the_note_of_a_link_has_the_path_of_the_link(tmp_path):
+    link = tmp_path / "texts.txt"
+    link.symlink_to("blob")
+    store_input_paths(tmp_path / "run", {"source.path": str(link)})
+    assert read_path_settings(tmp_path / "run") == [f'source.path="{link}"']
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     """A folder of somebody's own: a model, source sentences, examples, scored pairs."""

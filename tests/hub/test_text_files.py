@@ -5,6 +5,7 @@ issue "Faults".
 import gzip
 import io
 import json
+import os
 import random
 import re
 import zipfile
@@ -20,7 +21,14 @@ from sts_dino.generation.inputs.sources import read_file_rows
 from sts_dino.hub import text_files
 from sts_dino.hub.contract.recipe import TrainingData
 from sts_dino.hub.errors import InputError
-from sts_dino.hub.text_files import as_number, find_encoding, is_blank, open_rows, split_columns
+from sts_dino.hub.text_files import (
+    as_number,
+    find_encoding,
+    is_blank,
+    open_lines,
+    open_rows,
+    split_columns,
+)
 from sts_dino.training.data.training_sets import load_shards, load_training_sets
 
 TEXTS = ["The ferry leaves at six.", "Rain has filled the well.", "Two boys repair a bicycle."]
@@ -126,8 +134,10 @@ REFUSED = {
         b"sep=\r\ntext,id\r\na,1\r\n",
         "column 'text': not in the source; allowed: sep=",
     ),
-    "blank.csv": (b"\n\n\n", "blank.csv: holds blank lines alone; allowed: at least one text"),
+    "blank.csv": (b"\n\n\n", "blank.csv: holds no text; allowed: at least one text"),
     "indented.jsonl": (b'{\n "text": "a"\n}', "1: is not JSON: Expecting property name"),
+    "comma.json": (b'[\n{"text": "a"},\n{"text": "b"\n]', "comma.json:4: is not JSON: Expecting"),
+    "cut.jsonl": (b'{"text": "a"}\n{"text": "b"\n', "cut.jsonl:2: is not JSON: Expecting"),
     "unicode_text.txt": (
         ("id\ttext\n" + "".join(f"1\t{text}\n" for text in TEXTS)).encode("utf-16"),
         "unicode_text.txt: has 2 columns, separated by tabs, in every line; allowed: a text a line; "
@@ -274,6 +284,14 @@ def test_the_users_encoding_is_read_where_the_file_is_not_utf_8(tmp_path, capsys
         open_rows(tmp_path / "a.xlsx", "a.xlsx", encoding="cp1252")
 
 
+def test_a_pipe_is_refused_as_a_pipe(tmp_path):
+    path = tmp_path / "pipe.csv"
+    os.mkfifo(path)
+    for read in (open_rows, open_lines):
+        with pytest.raises(InputError, match="is a pipe, a socket or a device"):
+            list(read(path, path.name))
+
+
 def test_an_empty_text_is_refused_packed_too(tmp_path):
     path = tmp_path / "empty.txt.gz"
     path.write_bytes(gzip.compress(b""))
@@ -296,6 +314,7 @@ def test_a_line_break_in_the_name_of_a_column_is_a_blank():
         (" 3 ", "point", 3.0),
         ("1e-3", "point", 0.001),
         (7, "either", 7.0),
+        ("\u202a4.5\u202c", "point", 4.5),
         ("", "comma", None),
         (None, "point", None),
         ("#N/A", "comma", None),

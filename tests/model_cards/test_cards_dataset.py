@@ -7,6 +7,7 @@ import shutil
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import datasets
@@ -23,6 +24,7 @@ from card_runs import (
     table_with,
     text_of,
 )
+from command_outcomes import outcome_of
 from huggingface_hub import DatasetCard
 from markdown_it import MarkdownIt
 from small_runs import BLOCKS, PROVENANCE, SIZE, raw_rows, small_recipe, small_run, write_shard
@@ -47,6 +49,7 @@ from sts_dino.hub.contract.run_dir import (
 from sts_dino.hub.contract.schema import get_base_config
 from sts_dino.hub.durable import write_text
 from sts_dino.hub.errors import InputError
+from sts_dino.model_cards import render as card_command
 from sts_dino.model_cards.dataset_card import (
     COLUMN_MEANINGS,
     GENERATOR_LIMITS,
@@ -55,6 +58,7 @@ from sts_dino.model_cards.dataset_card import (
 )
 from sts_dino.model_cards.provenance import format_changes
 from sts_dino.model_cards.render import render, write
+from sts_dino.model_cards.renderer import fill_template
 from sts_dino.model_cards.rows import count_rows_by_label
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -435,6 +439,20 @@ def test_the_card_describes_the_recipe_s_generation(tmp_path):
     assert "| guidance γ | 0.5 |" in guided and "chat template" in guided
 
 
+def test_a_seed_is_printed_as_a_recipe_takes_it(tmp_path):
+    assert "| seed | 2023 |" in card(tmp_path, form="sts", seed=2023)  # not 2,023
+
+
+def test_a_report_names_a_generator_whose_folder_was_given_with_a_slash():
+    model = SimpleNamespace(server=None, repo_id=None, gguf_file=None, path="artifacts/lm/own/")
+    counts = SimpleNamespace(sources=2, by_label={"same": 0}, requested=2, kept=1)
+    manifest = SimpleNamespace(name="pairs")
+    run = SimpleNamespace(recipe=SimpleNamespace(model=model), counts=counts, manifest=manifest)
+    facts = SimpleNamespace(datasets=[SimpleNamespace(facts=run)], models=[])
+    text = fill_template("report_summary.md.jinja", {"facts": facts})
+    assert "1 label, own generated 2 texts; pairs keeps 1 (50%)." in text
+
+
 def test_limits_of_source_and_generator(tmp_path: Path) -> None:
     source = {"kind": "file", "path": "x.txt", "description": "sentences", "license": "stsb-train"}
     changes = {"license": "mixed-non-commercial", "source": source}
@@ -545,6 +563,11 @@ def test_a_growing_card_says_how_far_it_is_and_when_it_is_done(tmp_path: Path) -
     timing.write_text(json.dumps({"seconds": 3600.0, "rows": shard.rows, "peak_rss_mb": 1}))
     said = card_of(run.directory, now=NOW)
     assert " rows a second, 2.0 h of work remain" in said
+    outcome = outcome_of(card_command, run.directory)
+    assert outcome.code == 0 and "next:" not in outcome.stderr  # a growing run is not published
+    timing.write_text("{")
+    with pytest.raises(InputError, match=r"its run\.timing\.json is not JSON"):
+        render(run.directory, now=NOW)
     grow(run)
     finish(run, SHARDS, SIZE * SHARDS)
     said = card_of(run.directory, now=NOW)

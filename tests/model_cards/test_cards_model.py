@@ -584,6 +584,7 @@ def test_the_spread_over_several_trainings(tmp_path: Path) -> None:
     repeated(directory)
     card = card_of(directory)
     assert "The same recipe with other seeds (1, 2, 3)." in card
+    assert "the intervals on the card" in " ".join(card.split())
     (row,) = table_with(card, "task", "split", "trainings")
     assert row == ["stsb/cosine", "test", "3", "72.00 ± 2.65", "70.00 to 75.00"]
     repeated(directory, version="0.2.0")
@@ -602,6 +603,9 @@ def test_a_baselines_card_has_no_training_and_is_not_published(tmp_path: Path) -
     with pytest.raises(InputError, match="is a baseline, which is not published"):
         publish_run(HfApi("http://127.0.0.1:9"), directory, "acme", yes=True)
     assert check_run(adapter_run(tmp_path / "adapter")).name == "tiny-encoder"
+    # so its publication is not proposed
+    assert "next:" not in outcome_of(card_command, directory).stderr
+    assert "next: sts-dino publish" in outcome_of(card_command, tmp_path / "adapter").stderr
 
 
 DATA = {"config": "postprocessed", "example_type": "sts", "loss": "CosineSimilarityLoss"}

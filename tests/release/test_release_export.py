@@ -123,6 +123,27 @@ def test_a_network_that_differs_is_refused_and_leaves_nothing(saved, converted, 
     assert (saved / "onnx/model.onnx").read_text() == "another's"
 
 
+def test_the_copy_lies_outside_of_the_encoder_and_has_its_name(
+    saved, converted, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(saved)
+    with pytest.raises(InputError, match="encoder-onnx lies in the encoder's folder"):
+        export.main(".")  # the copy would hold itself
+    # an "@" in a folder's path is no revision
+    folder = saved.rename(tmp_path / "me@work")
+    monkeypatch.chdir(tmp_path)
+    export.main(str(folder))
+    assert (tmp_path / "me@work-onnx/onnx/model.onnx").is_file()
+
+
+def test_an_encoder_that_was_loaded_onto_a_gpu_is_converted_on_the_cpu(tmp_path, monkeypatch):
+    devices = []
+    model = SimpleNamespace(transformers_model="network", to=devices.append)
+    monkeypatch.setattr(export, "load_encoder", lambda *_, **__: SimpleNamespace(model=model))
+    export.load_transformer(tmp_path, "encoder")
+    assert devices == ["cpu"]
+
+
 def test_it_says_which_package_to_install_and_takes_a_new_folder_alone(
     saved, converted, tmp_path, monkeypatch
 ):

@@ -1,7 +1,9 @@
 """What a published encoder says of its datasets: version, tag and commit by the rows, and the card."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
+import httpx2
 import pytest
 from card_runs import TRAINED_ON, edit, model_run
 from published_run import finished_run
@@ -10,9 +12,17 @@ from sts_dino.hub.client.plan import CARD
 from sts_dino.hub.client.publish import Options as Publication
 from sts_dino.hub.client.publish import Release, publish_run
 from sts_dino.hub.client.repository import Repository
+from sts_dino.hub.client.retry import RetryPolicy
 from sts_dino.hub.contract.run_dir import Manifest, require_complete
+from sts_dino.hub.errors import InputError
+from sts_dino.release import publish as publish_module
 from sts_dino.release.options import PublishOptions
-from sts_dino.release.publish import find_published_datasets, find_published_rows, write_card
+from sts_dino.release.publish import (
+    find_published_datasets,
+    find_published_rows,
+    format_command,
+    write_card,
+)
 
 pytest_plugins = ["local_hub"]
 CONFIG = "postprocessed"
@@ -40,6 +50,31 @@ def hub(hub_api, monkeypatch):
     """The local Hub, which the module under test reads, too."""
     monkeypatch.setattr("sts_dino.release.publish.HfApi", lambda: hub_api)
     return hub_api
+
+
+def test_the_proposed_command_keeps_the_options_and_an_empty_owner_is_refused():
+    options = PublishOptions(org="acme", public=True, longest=60)
+    command = format_command([Path("a run")], options)
+    assert command == "sts-dino publish 'a run' --org acme --public --patience 60 --yes"
+    assert format_command([Path("run")], PublishOptions()) == "sts-dino publish run --yes"
+    with pytest.raises(InputError, match="--org: is empty"):  # of "$ORG" without a value
+        PublishOptions(org="")
+
+
+def test_the_question_for_the_user_is_asked_again_after_a_lost_connection(tmp_path, monkeypatch):
+    answers = [httpx2.ReadTimeout("slow"), SimpleNamespace(name="somebody")]
+
+    def fetch_account(api):
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(publish_module, "fetch_account", fetch_account)
+    monkeypatch.setattr(publish_module, "install_patience", lambda _: RetryPolicy(scale=0.001))
+    directory = model_run(tmp_path / "run")
+    write_card(directory, PublishOptions())
+    assert 'SentenceTransformer("somebody/' in (directory / CARD).read_text(encoding="utf-8")
 
 
 def test_of_versions_with_the_same_rows_the_latest_is_named(hub, tmp_path):

@@ -139,6 +139,18 @@ def test_folders_stand_for_their_recipes_datasets_first():
     ]
 
 
+def test_copies_that_an_editor_hides_in_a_folder_are_no_recipes(tmp_path):
+    for name in (".hidden", "recipes/.ipynb_checkpoints"):
+        (tmp_path / name).mkdir(parents=True)
+    # the folder itself may be below a hidden one
+    shown = tmp_path / ".hidden/some.yaml"
+    for path in (shown, tmp_path / "recipes/.ipynb_checkpoints/some-checkpoint.yaml"):
+        path.write_text("kind: dataset\n")
+    assert list_recipes([tmp_path / ".hidden"]) == [shown]
+    with pytest.raises(InputError, match="no recipe"):
+        list_recipes([tmp_path / "recipes"])
+
+
 X2 = Path("recipes/demo/sts-dino-x2.yaml")
 
 

@@ -26,9 +26,12 @@ from sts_dino.release.stages import (
 )
 
 STAGE = """
-import json, sys, time
+import json, os, signal, sys, time
 from pathlib import Path
 mode, product = sys.argv[1:]
+if mode == "killed":
+    print("encoding 500 sentences", file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
 if mode == "endless":
     print("begun", file=sys.stderr, flush=True)
     time.sleep(600)
@@ -156,6 +159,13 @@ def test_an_answer_is_the_last_line_and_a_failure_is_of_its_kind(tmp_path):
         read_answer("bad input", "none")
     with pytest.raises(RunError, match="sts-dino no room: no room"):
         read_answer("no room", "none")
+
+
+def test_a_killed_stage_names_the_signal_and_not_its_last_message(tmp_path):
+    with pytest.raises(RunError, match=r"sts-dino killed: was killed \(SIGKILL\)$"):
+        read_answer("killed", "none")
+    with pytest.raises(RunError, match=r"first: was killed \(SIGKILL\); all messages are in .*log"):
+        list(follow_step(step(tmp_path, "first", "killed"), tmp_path / "log"))
 
 
 @pytest.mark.parametrize(("code", "kind"), [(1, RunError), (2, InputError), (130, typer.Exit)])

@@ -31,6 +31,7 @@ from sts_dino.release.value import (
     STUDENT,
     Experiment,
     Training,
+    hash_training,
     make_simcse_triplets,
     make_variant_recipe,
     read_dataset,
@@ -295,6 +296,28 @@ def test_an_evaluation_encoder_is_a_recipe_of_datasets_by_path_without_validatio
     assert (
         plain.sha256 == read_student(STUDENT, ["seed=1", "version=2.0.0", "token_dropout=0"]).sha256
     )
+
+
+def test_a_base_beside_the_recipe_of_an_evaluation_encoder_is_found_from_anywhere(tmp_path):
+    tree = read_yaml(STUDENT)
+    tree["base"]["path"] = "own-base"
+    (tmp_path / "own-base").mkdir()
+    path = tmp_path / "student.yaml"
+    path.write_text(yaml.safe_dump(tree))
+    assert read_student(path).recipe.base.path == str(tmp_path / "own-base")
+
+
+def test_the_hash_of_a_training_covers_weights_in_subfolders_of_the_base(tmp_path):
+    recipe = read_student(STUDENT).recipe
+    # a static encoder has its weights there
+    weights = tmp_path / "base/0_StaticEmbedding/model.safetensors"
+    weights.parent.mkdir(parents=True)
+    base = recipe.base.model_copy(update={"path": str(tmp_path / "base")})
+    hashes = set()
+    for content in (b"first", b"second"):
+        weights.write_bytes(content)
+        hashes.add(hash_training(recipe.model_copy(update={"base": base})))
+    assert len(hashes) == 2
 
 
 def a_value(fingerprint, gain=1.5):

@@ -229,6 +229,11 @@ def test_the_encoder_that_was_asked_for_is_in_the_recipe(
     assert (found.base.vocabulary is not None) == (encoder == "static")
 
 
+def test_an_encoder_from_a_language_model_is_named_in_any_case():
+    generator = {"path": str(BUILT_IN), "license": "mit"}
+    assert choose_base("Static", None, generator) == choose_base("static", None, generator)
+
+
 def test_an_encoder_keeps_its_own_length_and_a_plain_transformer_is_none(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 384}')
@@ -246,6 +251,9 @@ def test_a_language_model_becomes_a_section_and_a_hub_model_is_pinned(
     gguf = choose_generator(str(file), "gemma").section
     assert (gguf["path"], gguf["gguf_file"]) == (str(tmp_path), "model-q4.gguf")
     assert choose_generator(str(tmp_path), "gemma").section == gguf, "a folder of this one file"
+    (tmp_path / "model-q8.gguf").touch()
+    with pytest.raises(InputError, match=f"several GGUF files; .*; name one: --lm {file}"):
+        choose_generator(str(tmp_path), "gemma")
     assert choose_generator("org/lm@v1.0.0", "mit").section["revision"] == "v1.0.0"
     repo = hub_api.create_repo("demo/lm-to-pin").repo_id
     commit = hub_api.upload_file(
@@ -393,7 +401,72 @@ def test_other_options_for_a_folder_that_was_begun_are_refused(corpus, tmp_path)
         corpus, tmp_path / "out", "builtin"
     )
     found = outcome(corpus, "--out", tmp_path / "out", "--lm", "builtin", "--limit", 45)
-    assert found.code == 2 and "was begun with another corpus or other options" in found.error
+    assert found.code == 2 and "was begun with another corpus or other options: limit;" in (
+        found.error
+    )
+
+
+def test_options_beside_a_recipe_of_sts_dino_new_must_agree_with_it(corpus, tmp_path):
+    recipe = tmp_path / "texts.yaml"
+    propose(corpus, recipe, "texts-pairs", CorpusChoices(lm="builtin", limit=45))
+    other = CorpusChoices(lm="builtin", limit=48)
+    with pytest.raises(InputError, match="is another recipe than these arguments give"):
+        adapt.propose_adaptation(str(corpus), tmp_path, other, EncoderChoices())
+    assert recipe.is_file()
+    same = replace(other, limit=45)
+    found = adapt.propose_adaptation(str(corpus), tmp_path, same, EncoderChoices())
+    assert found.dataset.source.limit == 45
+
+
+def test_after_a_refused_limit_the_same_command_takes_the_edited_recipe(corpus, tmp_path):
+    recipe = tmp_path / "mine.yaml"
+    propose(corpus, recipe, "my-pairs", CorpusChoices(lm="builtin", limit=20))
+    words = (str(recipe), tmp_path / "out", CorpusChoices(), EncoderChoices("static"))
+    with pytest.raises(InputError, match="limit: is 20; allowed: at least 40"):
+        adapt.propose_adaptation(*words)
+    recipe.write_text(recipe.read_text().replace("limit: 20", "limit: 45"))
+    assert adapt.propose_adaptation(*words).dataset.source.limit == 45
+
+
+def test_the_command_in_the_report_names_the_current_folder(corpus, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    out.mkdir()
+    monkeypatch.chdir(out)
+    found = proposed(corpus, Path(), "builtin")
+    commands = []
+    monkeypatch.setattr(adapt, "make_report", lambda _, page, words, **__: commands.extend(words))
+    adapt.write_report(found)
+    assert commands == ["sts-dino adapt texts.yaml --out out"]
+
+
+def test_a_finished_adaptation_compares_no_minutes(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(adapt, "estimate_adaptation", adapt.assume_equal_steps)
+    monkeypatch.setattr(adapt, "run_steps", lambda *_: None)  # all steps are done
+    monkeypatch.setattr(adapt, "write_report", lambda *_: tmp_path / "report.html")
+    monkeypatch.setattr(adapt, "describe_results", lambda *_: "results")
+    monkeypatch.setattr(adapt, "describe_usage", lambda _: "usage")
+    done = outcome(corpus, "--out", tmp_path / "out", "--lm", "builtin")
+    assert done.code == 0, done.stderr
+    assert "predicted: at most" not in done.stderr
+
+
+def test_an_annotation_without_answers_does_not_stop_the_report(
+    corpus, tmp_path, monkeypatch, capsys
+):
+    found = proposed(corpus, tmp_path / "out", "builtin")
+    found.answers.mkdir()
+    (found.answers / "answers.sqlite").touch()
+    written = []
+
+    def make_report(runs, page, commands, annotations=(), advice=""):
+        if annotations:
+            raise InputError("--annotations", "no pair is answered")
+        written.append(page)
+
+    monkeypatch.setattr(adapt, "make_report", make_report)
+    page = adapt.write_report(found)
+    assert written == [page] and page == found.out / "report.html"
+    assert "the report has no human answers: --annotations: no pair is" in capsys.readouterr().err
 
 
 def test_the_encoding_of_a_corpus_needs_no_judged_pairs(tmp_path):
@@ -564,7 +637,10 @@ def test_an_estimate_is_made_once_for_the_same_recipes(corpus, tmp_path, monkeyp
         }
 
     monkeypatch.setattr("sts_dino.adapt.read_answer", pilot)
+    users_file = found.out / "estimate.txt"
+    users_file.write_text("mine")
     first = estimate_adaptation(found)
+    assert users_file.read_text() == "mine"
     assert (
         estimate_adaptation(found) == first and len(asked) == 2 and first.read == ["read texts.txt"]
     )
@@ -755,14 +831,16 @@ def test_a_verdict_that_is_not_better_says_what_to_try_next(
     model = found.model.model_copy(update={"evaluation": ()})
     found = replace(found, model=model)
     text = adapt.describe_results(found, tmp_path / "report.html", verdict, advice)
+    assert "the encoder's recipe names no evaluation data" in text  # an English one was edited
     assert text.endswith(f"not better than X\nneeds 300 pairs\n{advice}")
 
 
 def test_more_sentences_of_a_recipe_are_asked_for_in_the_recipe(corpus, tmp_path):
-    choices = CorpusChoices(lm="builtin", limit=40)
-    found = adapt.propose_adaptation(str(corpus), tmp_path / "out", choices, EncoderChoices())
+    recipe = tmp_path / "texts.yaml"
+    propose(corpus, recipe, "texts-pairs", CorpusChoices(lm="builtin", limit=40))
+    found = proposed(recipe, tmp_path)
     not_better = adapt.OwnVerdict(("not better",), False)
-    advice = adapt.suggest_trials(replace(found, out=tmp_path / "other"), not_better, {})
+    advice = adapt.suggest_trials(found, not_better, {})
     assert "more sentences (source.limit: 50 in the recipe)" in advice
 
 

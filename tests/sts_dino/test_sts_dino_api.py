@@ -5,6 +5,7 @@ alone.
 from pathlib import Path
 
 import pytest
+from datasets import DatasetDict
 from sentence_transformers import SentenceTransformer
 
 from sts_dino import api
@@ -180,12 +181,45 @@ def test_what_was_made_is_published_with_its_card(pairs, hub_api, monkeypatch):
             lambda: api.train("artifacts/datasets/mine", LM, base_license="mitt"),
             "'mitt' is not a licence",
         ),
+        (
+            lambda: api.train(
+                "artifacts/datasets/mine",
+                LM,
+                base_license="cc-by-nc-sa-4.0",
+                modules="static",
+                learning_rate=0,
+                name="rate",
+            ),
+            "arguments.learning_rate: is 0; allowed: a positive number",
+        ),
+        (
+            lambda: api.train("artifacts/datasets/mine.texts.jsonl", LM, base_license="mit"),
+            "mine.texts.jsonl: is not a run directory (no recipe.yaml)",
+        ),
+        (
+            lambda: api.train(DatasetDict(), LM, base_license="mit"),
+            "dataset: is a DatasetDict; allowed: a Dataset, folder or name; name one of its splits",
+        ),
+        (
+            lambda: api.train("artifacts/datasets/mine", object(), base_license="mit"),
+            "base: is a object; allowed: a folder or name",
+        ),
+        (lambda: api.evaluate(LM, limit=0), "limit: is 0; allowed: 1 or more"),
     ],
 )
 def test_bad_input_is_an_error_that_says_what_to_do(pairs, call, said):
     with pytest.raises(InputError) as refused:
         call()
     assert said in str(refused.value)
+
+
+def test_texts_of_a_refused_call_are_replaced(folder):
+    with pytest.raises(InputError, match="has no usable text"):
+        api.write_pairs(["", ""], name="corrected", lm="builtin")
+    settings = ["source.limit=2"]
+    assert api.write_pairs(TEXTS[:6], name="corrected", lm="builtin", settings=settings)
+    with pytest.raises(InputError, match="holds other texts than these"):
+        api.write_pairs(TEXTS[:5], name="corrected", lm="builtin", settings=settings)
 
 
 def test_interrupted_pairs_go_on_where_they_stopped(folder, monkeypatch):

@@ -418,6 +418,30 @@ def test_a_name_of_no_model_is_one_line_that_says_what_lm_takes(name, monkeypatc
         assert said.endswith(api) or "did you mean" in said
 
 
+@pytest.mark.parametrize("path", ["./none", "/none/here", "models/none.gguf", "a/b/c"])
+def test_a_missing_folder_or_file_is_named_before_a_licence_is_asked_for(
+    path, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=f"^--lm: no model '{path}'; allowed: .*, a folder"):
+        choose_generator(path, None)
+
+
+@pytest.mark.parametrize("name", ["gemma", "builtin", "qwen2.5-coder-0.5b-instruct", None])
+def test_a_licence_of_a_model_whose_licence_is_known_is_refused(name):
+    with pytest.raises(InputError, match=r"--lm-license: is mit, and the licence of .* is known"):
+        choose_generator(name, "mit")
+
+
+def test_a_name_that_no_dataset_can_have_and_a_damaged_recipe_are_named(tmp_path):
+    done = run(written(tmp_path, ENGLISH), "--out", tmp_path / "r.yaml", "--name", "My Pairs", *LM)
+    assert done.code == 2 and "--name: 'My Pairs' cannot be a name; allowed: lower-" in done.stderr
+    recipe = tmp_path / "damaged.yaml"
+    recipe.write_bytes(b"\xe9")
+    with pytest.raises(InputError, match=r"damaged\.yaml: is not UTF-8"):
+        new.propose(tmp_path / "corpus.txt", recipe, "pairs", new.CorpusChoices(lm="builtin"))
+
+
 def test_a_place_that_is_no_file_may_be_of_a_hub(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "org").mkdir()

@@ -349,6 +349,8 @@ def test_a_recipe_names_the_server_and_a_published_one_its_public_host(corpus, t
         ("http://10.0.0.7:8080/v1", HIDDEN_ADDRESS),
         ("http://gpu-7/v1", HIDDEN_ADDRESS),
         ("http://gpu.internal/v1", HIDDEN_ADDRESS),
+        ("http://gpu.corp/v1", HIDDEN_ADDRESS),
+        ("http://gpu.home.arpa/v1", HIDDEN_ADDRESS),
         ("http://[::1]:80/v1", HIDDEN_ADDRESS),
         ("http://[::1/v1", HIDDEN_ADDRESS),
     ],

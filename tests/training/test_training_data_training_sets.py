@@ -21,13 +21,13 @@ from pydantic import ValidationError
 from tiny_bases import make_llama, make_mlm
 from training_inputs import PROVENANCE, data_spec, hub_spec, sts_rows, write_dataset, write_recipe
 
-from sts_dino.hub.contract.recipe import Encoder, Grades, ModelRecipe
+from sts_dino.hub.contract.recipe import Encoder, Grades, ModelRecipe, TrainingData
 from sts_dino.hub.contract.recipe_file import load_recipe
 from sts_dino.hub.contract.schema import EXAMPLE_SET, STS, build_features
 from sts_dino.hub.errors import InputError, RunError
 from sts_dino.training.data.objectives import EXAMPLE_TYPES
 from sts_dino.training.data.rows import RowChecks, check_rows, convert_stream_errors
-from sts_dino.training.data.training_sets import load_training_sets
+from sts_dino.training.data.training_sets import load_training_set, load_training_sets
 from sts_dino.training.encoder.bases import find_base
 from sts_dino.training.encoder.encoder import build_encoder, has_dropout
 from sts_dino.training.loop.job import prepare
@@ -97,6 +97,23 @@ def scored(first=("a", "c"), second=("b", "b"), score=(0.0, 1.0)):
 def test_rows_that_cannot_be_learned_from(rows, problem):
     with pytest.raises(InputError, match=problem):
         check_rows(Dataset.from_dict(rows[1]), checks(rows[0]))
+
+
+def test_a_hint_names_the_columns_key_of_the_section(tmp_path):
+    """A corpus of a vocabulary has its own key; scored pairs that choose the checkpoint have none."""
+    path = tmp_path / "texts.jsonl"
+    path.write_text('{"q": "a"}\n{"q": "b"}\n')
+    fields = {"path": str(path), "config": "default", "loss": "none"}
+    with pytest.raises(InputError, match=r"of the texts: base\.vocabulary\.columns$"):
+        load_training_set(TrainingData(**fields, example_type="self-pair"), "base.vocabulary")
+    schema = pa.schema({"q": pa.string()})
+    with pytest.raises(InputError, match=r"sentence2, score: datasets\.1\.columns$"):
+        RowChecks(EXAMPLE_TYPES["sts"], None, "datasets.1: a").require_columns(schema)
+    fixed = RowChecks(EXAMPLE_TYPES["sts"], None, "validation.0: a", has_columns_key=False)
+    with pytest.raises(InputError, match=r"sts needs; allowed: \['q'\]$"):
+        fixed.require_columns(schema)
+    with pytest.raises(InputError, match=r"no config 'default' with split 'dev'; allowed: config"):
+        load_training_set(TrainingData(**fields, example_type="sts", split="dev"), "datasets.0")
 
 
 UNREACHABLE = DatasetGenerationError("An error occurred while generating the dataset")

@@ -38,7 +38,13 @@ from sts_dino.hub.contract.recipe import Encoder, Lora, ModelRecipe, Vocabulary
 from sts_dino.hub.contract.recipe_file import load_recipe
 from sts_dino.hub.contract.run_dir import require_complete
 from sts_dino.hub.errors import InputError, RunError
-from sts_dino.training.encoder.bases import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Base, find_base
+from sts_dino.training.encoder.bases import (
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
+    Base,
+    _fetch_adapter_base,
+    find_base,
+)
 from sts_dino.training.encoder.encoder import (
     build_encoder,
     check_saved_ids,
@@ -122,6 +128,9 @@ def test_a_finished_encoder_is_taken_as_it_is(tmp_path):
     assert np.abs(found.encode("Dogs.") - encoder.encode("Dogs.")).max() <= 1e-6
     assert found[1].pooling_mode == "cls" and found.max_seq_length == 16
     before = find_base(spec).sha256
+    for name in ("results.json", "repeats.json"):
+        (tmp_path / "finished" / name).write_text("{}")
+    assert find_base(spec).sha256 == before, "an encoder that is scored is the same base"
     pooling = tmp_path / "finished" / "1_Pooling" / "config.json"
     pooling.write_text(pooling.read_text().replace("cls", "mean"))
     assert find_base(spec).sha256 != before  # its modules are part of it
@@ -545,6 +554,23 @@ def test_padding_of_a_base_is_no_token_of_the_corpus(tmp_path):
     plain, padded = encoders
     assert padded.tokenizer.get_vocab() == plain.tokenizer.get_vocab()
     assert torch.equal(padded.embedding.weight, plain.embedding.weight)
+
+
+def test_an_error_over_a_key_of_the_base_names_the_key(tmp_path):
+    """Its path would read as a part of the key's name."""
+    folder = make_mlm(tmp_path / "mlm")
+    for key, value in {"max_seq_length": 99_999, "layers": 99}.items():
+        spec = make_spec(folder, **{key: value})
+        with pytest.raises(InputError, match=rf"^base\.{key}: .*{value}"):
+            build_encoder(spec, find_base(spec))
+
+
+@pytest.mark.parametrize("place", ["../base", "./base", "/home/me/base", "a/b/c", "", None])
+def test_an_adapter_whose_base_is_a_path_is_refused(tmp_path, place):
+    config = {"base_model_name_or_path": place}
+    (tmp_path / ADAPTER_CONFIG).write_text(json.dumps(config))
+    with pytest.raises(InputError, match=r"^me: is an adapter for .*, which is not on the Hub"):
+        _fetch_adapter_base(tmp_path, "me")
 
 
 VECTORS = {

@@ -4,12 +4,14 @@ import json
 import re
 
 import pytest
+import torch
 from command_outcomes import outcome_of
 from tiny_bases import make_llama
 from training_inputs import WORDS, triplet_data, write_recipe
 
 from sts_dino.hub.contract.run_dir import require_complete
 from sts_dino.training import estimate, run
+from sts_dino.training.loop import train
 
 LORA = {"r": "4", "alpha": "8", "release": "merged"}
 
@@ -96,6 +98,31 @@ def test_an_adapter_and_a_cut_vocabulary_are_estimated_too(tmp_path):
     recipe = write_recipe(tmp_path, base=cut, datasets=[triplet_data(tmp_path)])
     texts = ["--texts", write_texts(tmp_path), "--set", "arguments.max_steps=7"]
     assert estimate_of(recipe, *texts)["steps"] == 7
+
+
+def test_a_pilot_reads_the_recipes_guide_and_explains_a_full_memory(tmp_path, monkeypatch):
+    guide = {"path": str(make_llama(tmp_path / "guide")), "license": "mit", "pooling": "lasttoken"}
+    missing = {"path": str(tmp_path / "nowhere"), "config": "default", "guide": guide}
+    data = missing | {"example_type": "pair", "loss": "GISTEmbedLoss"}
+    recipe = write_recipe(tmp_path, datasets=[data])
+    built = []
+    build = train.build_encoder
+
+    def record(spec, *arguments, **options):
+        built.append(spec.path)
+        return build(spec, *arguments, **options)
+
+    monkeypatch.setattr(train, "build_encoder", record)
+    words = ["--texts", write_texts(tmp_path), "--set", "arguments.max_steps=7"]
+    assert estimate_of(recipe, *words)["steps"] == 7
+    assert built == [str(tmp_path / "lm"), guide["path"]]
+
+    def fill(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(train.EncoderTrainer, "train", fill)
+    done = outcome_of(estimate, recipe, *words)
+    assert done.code == 1 and "the device's memory is full" in done.error, done.error
 
 
 def test_a_longest_text_has_no_negative_length(tmp_path):

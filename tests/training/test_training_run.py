@@ -252,6 +252,13 @@ def test_the_chosen_weights_must_score_what_they_scored(trained, off, half, same
         verify_encoder(SimpleNamespace(model=encoder, state=TrainerState(best_metric=best)), job)
 
 
+def test_a_seed_that_numpy_does_not_take_is_refused_before_training(tmp_path):
+    path = write_recipe(tmp_path)
+    done = outcome_of(command, path, "--dry-run", "--set", f"seed={1 << 32}")
+    assert done.code == 2 and "recipe.yaml:seed: is 4294967296; allowed: 0 to 42949" in done.error
+    assert outcome_of(command, path, "--dry-run", "--set", f"seed={(1 << 32) - 1}").code == 0
+
+
 def checkpoint(directory, step, best, fingerprint="f"):
     folder = directory / f"checkpoint-{step}"
     folder.mkdir(parents=True)
@@ -276,6 +283,16 @@ def test_resuming_needs_whole_checkpoints_with_their_best_and_of_the_same_run(tm
     assert find_newest_usable(other, "f") is None
     checkpoint(other, 4, 4, fingerprint="other")
     assert find_newest_usable(other, "f") is None and list(other.iterdir()) == []
+
+
+def test_a_users_copy_of_a_checkpoint_is_left_alone(tmp_path):
+    usable = checkpoint(tmp_path, 4, 4)
+    copies = [tmp_path / "checkpoint-best", tmp_path / "checkpoint-4 (1)"]
+    for folder in copies:
+        folder.mkdir()
+    assert find_newest_usable(tmp_path, "f") == usable
+    remove_old_checkpoints(tmp_path, 1)
+    assert all(folder.exists() for folder in (usable, *copies))
 
 
 def test_what_a_kept_checkpoint_needs_is_kept(tmp_path):

@@ -362,6 +362,14 @@ def parse_argument(text: str, declared: Any, where: str) -> Any:
         raise InputError(where, f"{error.errors()[0]['msg']} (found {text!r})") from error
 
 
+def name_key(where: str, key: str) -> str:
+    """Return the full name of a recipe's key: ``base: org/model`` and ``prompt`` give base.prompt.
+
+    ``where``: a section of the recipe; a colon and its data may follow. ``key``: a key in it.
+    """
+    return f"{where.partition(':')[0]}.{key}"
+
+
 def require_positive(
     value: float, where: str, may_be_zero: bool = False, may_be_infinite: bool = False
 ) -> None:

@@ -31,6 +31,7 @@ from sts_dino.training.data.objectives import (
     SELF_PAIR,
     STS,
     ExampleType,
+    name_key,
 )
 
 NO_ROWS_HINT = "generate more, or take another config"
@@ -56,9 +57,10 @@ class RowChecks:
     Attributes:
         example_type: the type of the rows.
         example_set: only rows of this set are trained on; None: all rows.
-        where: the dataset that errors name.
+        where: the dataset that errors name: its key in the recipe, a colon, and more.
         may_have_one_target: whether all rows may have the same target.
         spans: the recipe's settings for documents; None: their defaults.
+        has_columns_key: whether the dataset's section of the recipe may have the key ``columns``.
         row_count: the number of rows counted so far.
         low: the lowest target of these rows; infinity before the first row.
         high: the highest target of these rows; minus infinity before the first row.
@@ -71,6 +73,7 @@ class RowChecks:
     where: str
     may_have_one_target: bool = False
     spans: Spans | None = None
+    has_columns_key: bool = True
     row_count: int = 0
     low: float = math.inf
     high: float = -math.inf
@@ -94,10 +97,12 @@ class RowChecks:
             if column not in schema.names:
                 needed_by = f"example type {self.example_type.name}"
                 names = ", ".join(self.example_type.source_type.columns)
-                hint: str | None = f"name your columns for {names}: datasets.N.columns"
-                if column == EXAMPLE_SET_COLUMN:  # a recipe cannot name another column for it
+                key = name_key(self.where, "columns")
+                hint: str | None = f"name your columns for {names}: {key}"
+                if column == EXAMPLE_SET_COLUMN:
                     needed_by = EXAMPLE_SET_COLUMN
-                    hint = None
+                if column == EXAMPLE_SET_COLUMN or not self.has_columns_key:
+                    hint = None  # a recipe cannot name another column
                 raise InputError(
                     self.where,
                     f"has no column {column!r}, which {needed_by} needs",
@@ -153,6 +158,7 @@ class RowChecks:
                     self.where,
                     f"row {numbers[bad]} of column {column!r} is {text}",
                     allowed=allowed,
+                    hint="rows are counted from 0",
                 )
 
     def count_rows(self, table: pa.Table) -> None:
@@ -255,7 +261,8 @@ def choose_text_columns(
 
     They are the recipe's ``columns``, else the first of ``SOURCE_COLUMNS`` that is ``available``.
     Raises InputError naming ``where`` when none of ``SOURCE_COLUMNS`` is available. The recipe's
-    columns are not checked here. ``available``: the columns of the dataset.
+    columns are not checked here. ``available``: the columns of the dataset. ``where`` is that of
+    ``RowChecks``.
     """
     if columns is not None:
         return columns
@@ -266,7 +273,7 @@ def choose_text_columns(
         where,
         f"has none of the columns {', '.join(SOURCE_COLUMNS)}",
         allowed=available,
-        hint="name the columns of the texts: datasets.N.columns",
+        hint=f"name the columns of the texts: {name_key(where, 'columns')}",
     )
 
 

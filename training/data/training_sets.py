@@ -345,8 +345,8 @@ def open_file(path: Path, spec: TrainingData, where: str) -> OpenedDataset:
     if (spec.config, spec.split) != ("default", "train"):
         raise InputError(
             where,
-            f"is one file, without config {spec.config!r} and split {spec.split!r}",
-            allowed=("default", "train"),
+            f"is one file, which has no config {spec.config!r} with split {spec.split!r}",
+            allowed="config default, split train",
         )
     names, rows, _ = open_rows(path, where, spec.columns or (), spec.encoding)
     for column in spec.columns or ():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sts_dino.hub.client.connection import convert_read_errors
 from sts_dino.hub.client.fetch import resolve_commit
+from sts_dino.hub.contract.measured import REPEATS
 from sts_dino.hub.contract.packaged import describe_packaged_model
 from sts_dino.hub.contract.recipe import DECIDING, Encoder, TrainingData
 from sts_dino.hub.durable import hash_file
@@ -28,7 +30,10 @@ if TYPE_CHECKING:
 BASE_FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 WORD_VECTOR_ENDINGS = (".txt", ".vec", ".txt.gz", ".vec.gz")
+_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # no path such as ../base or /home/me/base
 CORPUS_KEYS = {"repo_id", "revision", "path", "config", "split", "columns"}  # keys of a vocabulary
+# measurements of a finished encoder, which are written into its folder after the training
+MEASUREMENTS = {"results.json", REPEATS}
 
 
 @dataclass(frozen=True)
@@ -153,14 +158,14 @@ def _fetch_adapter_base(folder: Path, where: str) -> str:
     """Download the base of a SentenceTransformer that is an adapter; return the base's commit.
 
     The base is read at main, as sentence-transformers reads it. Returns "" for a folder without an
-    adapter. Raises InputError when the adapter's config is damaged or names no base on the Hub,
-    RunError when the Hub cannot be read. ``where``: the encoder that errors name.
+    adapter. Raises InputError when the adapter's config is damaged or names a base that is not on
+    the Hub, RunError when the Hub cannot be read. ``where``: the encoder that errors name.
     """
     config = folder / ADAPTER_CONFIG
     if not config.is_file():
         return ""
     repo_id = read_json_object(config, where).get("base_model_name_or_path")
-    if not isinstance(repo_id, str) or not repo_id or Path(repo_id).is_absolute():
+    if not isinstance(repo_id, str) or not _HUB_ID.fullmatch(repo_id):
         raise InputError(
             where,
             f"is an adapter for {repo_id!r}, which is not on the Hub",
@@ -176,12 +181,17 @@ def _fetch_adapter_base(folder: Path, where: str) -> str:
 def _hash_files(folder: Path, prefix: str = "") -> str:
     """Return the SHA-256 over the names and contents of a folder's files, as hex.
 
-    Only files that match ``BASE_FILES`` count. ``prefix`` is put before each pattern: "" takes the
-    files of ``folder`` alone, "**/" those of all folders below, too.
+    Only files that match ``BASE_FILES`` count, without ``MEASUREMENTS``: an encoder that is scored
+    stays the same base. ``prefix`` is put before each pattern: "" takes the files of ``folder``
+    alone, "**/" those of all folders below, too.
     """
     paths: dict[str, Path] = {}
     for pattern in BASE_FILES:
         for path in folder.glob(prefix + pattern):
             paths[path.relative_to(folder).as_posix()] = path
-    lines = [f"{name} {hash_file(path)}\n" for name, path in sorted(paths.items())]
+    lines = [
+        f"{name} {hash_file(path)}\n"
+        for name, path in sorted(paths.items())
+        if name not in MEASUREMENTS
+    ]
     return hashlib.sha256("".join(lines).encode()).hexdigest()

@@ -47,6 +47,7 @@ from sts_dino.hub.untrusted import (
     require_all_weights,
     require_safetensors,
 )
+from sts_dino.training.data.objectives import name_key
 from sts_dino.training.encoder.bases import ADAPTER_CONFIG, Base
 from sts_dino.training.encoder.static import cut_vocabulary, load_word_vectors
 
@@ -139,7 +140,7 @@ def _load_transformer(spec: Encoder, base: Base, where: str) -> Transformer:
     is_causal = any(name.endswith("ForCausalLM") for name in config.architectures or ())
     if spec.pooling == "cls" and is_causal:
         raise InputError(
-            f"{where}.pooling",
+            name_key(where, "pooling"),
             f"cls, but {config.architectures[0]} reads from left to right: "
             "its first token knows no other",
             allowed="lasttoken or mean",
@@ -167,7 +168,9 @@ def select_first_layers(config: Any, layers: int | None, where: str) -> dict[str
     count = config.num_hidden_layers
     if layers > count:
         raise InputError(
-            f"{where}.layers", f"{layers} exceeds the base's {count}", allowed=f"1 to {count}"
+            name_key(where, "layers"),
+            f"{layers} exceeds the base's {count}",
+            allowed=f"1 to {count}",
         )
     arguments: dict[str, Any] = {"num_hidden_layers": layers}
     for name, value in vars(config).items():
@@ -203,7 +206,7 @@ def _check_length(spec: Encoder, transformer: Transformer, where: str) -> None:
     # XLNet's -1 stands for any number of positions.
     if positions and 0 < positions < spec.max_seq_length:
         raise InputError(
-            f"{where}.max_seq_length",
+            name_key(where, "max_seq_length"),
             f"max_seq_length {spec.max_seq_length} is more than the {positions} positions "
             "that the base has",
             allowed=f"at most {positions}",
@@ -403,7 +406,7 @@ def set_prompt(transformer: Transformer, prompt: str | None, where: str) -> None
     most = transformer.max_seq_length or 0
     if length >= most:
         raise InputError(
-            f"{where}.prompt",
+            name_key(where, "prompt"),
             f"the prompt alone has {length} tokens",
             allowed=f"fewer than max_seq_length, which is {most}",
             hint="shorten the prompt or raise base.max_seq_length",
@@ -416,7 +419,7 @@ def set_prompt(transformer: Transformer, prompt: str | None, where: str) -> None
         if _is_faithful(transformer, prompt):
             return
     raise InputError(
-        f"{where}.prompt",
+        name_key(where, "prompt"),
         "its tokenizer gives other ids through a chat template than for the whole prompt",
         hint="use another base, or leave the prompt out",
     )

@@ -31,6 +31,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from sts_dino.hub.contract.recipe import Vocabulary
 from sts_dino.hub.errors import InputError
+from sts_dino.training.data.objectives import name_key
 
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # a byte token; these write characters without a token
 _AFFIXES = ("continuing_subword_prefix", "end_of_word_suffix")  # keys of a tokenizer's model
@@ -60,7 +61,7 @@ def cut_vocabulary(
     base_dimensions = weights.shape[1]
     if spec.dimensions is not None and spec.dimensions > base_dimensions:
         raise InputError(
-            f"{where}.vocabulary.dimensions",
+            name_key(where, "vocabulary.dimensions"),
             f"{spec.dimensions} is more than the {base_dimensions} dimensions of the base",
             allowed=f"at most {base_dimensions}",
         )
@@ -100,7 +101,7 @@ def cut_tokenizer(
     model = definition["model"]
     if model["type"] != "BPE" or any(model.get(key) for key in _AFFIXES):
         raise InputError(
-            f"{where}.vocabulary",
+            name_key(where, "vocabulary"),
             "its tokenizer is not one of plain byte pair encoding",
             hint="leave base.vocabulary out: other vocabularies are small",
         )
@@ -112,7 +113,9 @@ def cut_tokenizer(
     ids = [number for number, _ in _count_ids(tokenizer, texts).most_common() if number in tokens]
     if not ids:
         raise InputError(
-            f"{where}.vocabulary", "the corpus has no token of the base", hint="give other texts"
+            name_key(where, "vocabulary"),
+            "the corpus has no token of the base",
+            hint="give other texts",
         )
     ranks = {tuple(pair): rank for rank, pair in enumerate(model["merges"])}
     needed = {model["unk_token"]}

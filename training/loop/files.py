@@ -158,8 +158,10 @@ def remove_old_checkpoints(directory: Path, keep: int) -> None:
 
 
 def _list_newest_first(directory: Path) -> list[Path]:
-    """List the checkpoints in ``directory``, the latest step first."""
-    return sorted(directory.glob("checkpoint-*"), key=get_step, reverse=True)
+    """List the checkpoints in ``directory``, the latest step first; other folders are left out."""
+    paths = directory.glob("checkpoint-*")
+    checkpoints = (path for path in paths if path.name.removeprefix("checkpoint-").isdecimal())
+    return sorted(checkpoints, key=get_step, reverse=True)
 
 
 def get_step(checkpoint: Path) -> int:

@@ -8,6 +8,7 @@ set because they are decided elsewhere or not supported.
 from __future__ import annotations
 
 import math
+import shlex
 import sys
 import warnings
 from collections.abc import Sequence
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "datasets", "accelerate")
 TENSORBOARD = "tensorboard"  # the name of a reporter
 NO_REPORTER = "none"
+LARGEST_SEED = 2**32 - 1  # numpy takes no larger one
 TABLES = yaml.safe_load(Path(__file__).with_name("arguments.yaml").read_text(encoding="utf-8"))
 
 
@@ -133,6 +135,8 @@ def prepare(path: Path, out: Path | None, limit: int | None, settings: list[str]
     recipe = load_recipe(path, ModelRecipe, settings)
     if limit is not None:
         recipe = recipe.model_copy(update={"limit": limit})
+    if recipe.seed > LARGEST_SEED:
+        raise InputError(f"{path}:seed", f"is {recipe.seed}", allowed=f"0 to {LARGEST_SEED}")
     where = f"{path}:arguments"
     check_model(recipe, ())
     check_argument_names(recipe.arguments, where)
@@ -211,11 +215,11 @@ def require_taught_pairs(datasets: Sequence[TrainingData], where: str) -> None:
     for index, data in enumerate(datasets):
         if data.teacher is None or data.path is None or Path(data.path).exists():
             continue
-        command = f"sts-dino teach RUN --teacher {data.teacher.location} "
+        options = ["--teacher", data.teacher.location, "--out", str(Path(data.path).parent)]
         raise InputError(
             f"{where}.{index}.path",
             f"{data.path}: no such file",
-            hint=f"make it first: {command}--out {Path(data.path).parent}",
+            hint=f"make it first: sts-dino teach RUN {shlex.join(options)}",
         )
 
 

@@ -172,7 +172,8 @@ def _read_hub(spec: ValidationData, key: str) -> ValidationPairs:
     where_split = f"{where}, {spec.split}"
     with convert_read_errors(spec.repo_id, spec.revision):
         rows: Dataset = read_into_memory(stream, where_split)
-    RowChecks(STS, None, where_split).require_columns(rows.features.arrow_schema)
+    checks = RowChecks(STS, None, where_split, has_columns_key=False)
+    checks.require_columns(rows.features.arrow_schema)
     first, second, scores = (rows[column][:] for column in STS.columns)
     _require_usable(first, second, scores, where_split, 0)
 
