@@ -406,7 +406,7 @@ class WayMaker:
             settings: key of the recipe → its value; None removes the key.
         """
         assignments = [f"{name}={json.dumps(value)}" for name, value in settings.items()]
-        # The file's name has the hash of the sentences, which the recipe's text has not
+        # The recipe's text may be the same for other sentences; its file name has their hash
         key = hash_parts(recipe.name, recipe.read_text(encoding="utf-8"), assignments)
         run = self.steps.folder / "datasets" / f"{way}-{key}"
         # The timing of a resumed run lacks the seconds before the kill; a file records the resume

@@ -100,7 +100,11 @@ def main(
     failed = list[str]()
     if names or run_every:
         if data is not None and not data.is_dir():
-            raise InputError(f"--data {data}", "no such folder", hint="it has senteval and text")
+            raise InputError(
+                f"--data {data}",
+                "no such folder",
+                hint="name the folder that has senteval, sts-original and text",
+            )
         with lock_run(folder):
             failed = run_all(Runner(plan, Steps(folder), data, settings), chosen, results)
 

@@ -347,12 +347,13 @@ def draw_source_sentences(
 
       sts-dino experiment source-sentences wiki.txt --without sentences.txt --out unseen.txt
     """
-    # Check the output: neither it nor the file of its counts replaces the input
+    # Check the output: neither it nor the file of its counts replaces a file that is read
     if out.suffix == ".json":
         raise InputError(f"--out {out}", "is the file of the counts", allowed=".txt or .jsonl")
     counts_file = out.with_suffix(".json")
-    if file.resolve() in (out.resolve(), counts_file.resolve()):
-        raise InputError(f"--out {out}", f"would replace {file}", hint="choose another name")
+    for path in (file, *without):
+        if path.resolve() in (out.resolve(), counts_file.resolve()):
+            raise InputError(f"--out {out}", f"would replace {path}", hint="choose another name")
 
     # Read the rows
     excluded = set[str]()

@@ -289,9 +289,7 @@ def explain_row(directory: Path, row_id_text: str, places: Sequence[str] = ()) -
         raise RunError(
             f"{directory}: row {row_id}",
             f"its seed was {row['seed']} and is {seed}",
-            hint=describe_changes(
-                manifest, "the recipe of the run decides it: leave out --set, restore recipe.yaml"
-            ),
+            hint="the recipe of the run decides it: leave out --set, or restore recipe.yaml",
         )
     request = make_text_request(prompts, label, sentence.text, row_id.variant, seed)
 
@@ -336,14 +334,10 @@ def load_run_recipe(directory: Path, places: Sequence[str]) -> DatasetRecipe:
     return recipe
 
 
-def describe_changes(
-    manifest: Manifest,
-    otherwise: str = "only float32 on a CPU makes a row independent of its batch",
-) -> str:
+def describe_changes(manifest: Manifest) -> str:
     """Return, as a phrase, what may have changed a text since a run.
 
-    It names each version that differs from today's. ``otherwise``: the phrase if none does; by
-    default the text's batch is the cause.
+    It names each version that differs from today's. If none does, the text's batch is the cause.
     """
     current_versions = get_versions()
     changes = [
@@ -353,7 +347,7 @@ def describe_changes(
     ]
     if changes:
         return "since the run these have changed: " + "; ".join(changes)
-    return otherwise
+    return "only float32 on a CPU makes a row independent of its batch"
 
 
 @app.command()

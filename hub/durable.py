@@ -91,7 +91,8 @@ def write_atomically(path: Path) -> Iterator[Path]:
 
     At the end of the block the temporary file is flushed and renamed to ``path``. When the block
     raises, the temporary file is removed and ``path`` is unchanged. Missing parents of ``path`` are
-    made. An OSError that names the temporary file, or no file, gets ``path`` as its file name.
+    made. An OSError with a number that names the temporary file, or no file, gets ``path`` as its
+    file name (``name_in_errors``).
     """
     make_folder(path.parent)
     # Several machines may write to a shared folder, so the name is random.
@@ -128,11 +129,11 @@ def hash_file(path: Path) -> str:
 
 @contextmanager
 def name_in_errors(path: Path, temporary: Path | None = None) -> Iterator[None]:
-    """Set ``filename`` of an OSError from the block to ``path`` when it has none, and raise it.
+    """Set ``filename`` of an OSError from the block to ``path``, and raise it.
 
-    Errors of pyarrow and of streams have no file name. A file name that is ``temporary``, the
-    hidden file of ``path``, is replaced, too. An OSError without a number (``errno``) is unchanged:
-    with a file name, it would no longer show its own message.
+    This holds for an error without a file name, as of pyarrow and of streams, and for one that
+    names ``temporary``, the hidden file of ``path``. An OSError without a number (``errno``) is
+    raised unchanged: with a file name, it would no longer show its own message.
     """
     try:
         yield

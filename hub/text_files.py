@@ -36,7 +36,7 @@ import pyarrow.parquet as pq
 from sts_dino.hub.contract.shards import convert_reader_errors
 from sts_dino.hub.durable import require_regular_file
 from sts_dino.hub.errors import InputError, suggest_choice
-from sts_dino.hub.untrusted import get_first_line, join_lines, strip_controls
+from sts_dino.hub.untrusted import get_first_line, join_lines
 
 logger = logging.getLogger(__name__)
 
@@ -259,6 +259,14 @@ def as_text(cell: object, location: object, column: str) -> str:
     return "" if text.strip() in SPREADSHEET_ERRORS else text
 
 
+def _strip_marks(text: str) -> str:
+    """Return a text without marks of direction and of zero width, and without blanks around it.
+
+    A soft hyphen (U+00AD) stays: it may stand for a minus sign.
+    """
+    return "".join(c for c in text if c == "\xad" or unicodedata.category(c) != "Cf").strip()
+
+
 def as_number(
     cell: object,
     location: object,
@@ -268,12 +276,12 @@ def as_number(
 ) -> float | None:
     """Return a cell as a finite number; None for a missing value or ``SPREADSHEET_ERRORS``.
 
-    ``4,5`` is a number unless ``decimal_mark`` is ``point``. Blanks around a number, and invisible
-    marks (``strip_controls``) anywhere, do not count. ``hint``: what to do about a cell that is not
-    a number, for the error. Raises InputError naming ``location`` and ``column`` for any other
-    value, and for ``1,234`` where ``decimal_mark`` is ``either``.
+    ``4,5`` is a number unless ``decimal_mark`` is ``point``. Blanks around a number do not count,
+    nor do marks of direction and of zero width anywhere in it. ``hint``: what to do about a cell
+    that is not a number, for the error. Raises InputError naming ``location`` and ``column`` for
+    any other value, and for ``1,234`` where ``decimal_mark`` is ``either``.
     """
-    text = "" if cell is None else strip_controls(str(cell)).strip()
+    text = "" if cell is None else _strip_marks(str(cell))
     if is_blank(text) or text in SPREADSHEET_ERRORS:
         return None
     has_decimal_comma = re.fullmatch(r"[+-]?\d+,\d+", text) is not None
@@ -366,8 +374,8 @@ def find_encoding(path: Path, location: object, encoding: str | None = None) -> 
 
     ``encoding``: the user's choice, returned unless the bytes show another; None: none was made.
     Raises InputError for an unknown kind of file, for an uncertain encoding and for a choice that
-    Python does not know; OSError when the file cannot be read. Over a damaged .gz, zlib's errors
-    pass unchanged, too: call ``open_rows`` first, which converts them.
+    Python does not know; OSError when the file cannot be read. A damaged .gz raises OSError,
+    EOFError or zlib.error: call ``open_rows`` first, which converts them.
     """
     if require_kind(path, location) in (".parquet", ".xlsx"):
         return None
@@ -870,8 +878,8 @@ def _parse_json(text: str, location: str, hint: str | None = None) -> Any:
     """Parse one JSON value.
 
     Raises InputError with ``hint`` for a text that is not JSON or nested too deep, and InputError
-    for an object with a key that occurs twice. The error names ``location``, and after it the line
-    of a text that is not JSON, unless that is the first.
+    for an object with a key that occurs twice. The error names ``location``. For a text that is
+    not JSON, the number of the faulty line follows, except for line 1.
     """
 
     def make_object(pairs: list[tuple[str, Any]]) -> Row:

@@ -5,6 +5,7 @@ from typing import Any
 from sts_dino.hub.client.plan import CARD, DETAILS
 from sts_dino.hub.contract.published_paths import name_origin
 from sts_dino.hub.contract.recipe import Grades, ModelRecipe, Spans
+from sts_dino.hub.contract.schema import is_generated
 from sts_dino.hub.untrusted import Markdown, format_fenced
 from sts_dino.model_cards.facts import Curve, ModelFacts, ModelProvenance, TrainingFacts
 from sts_dino.model_cards.metadata import (
@@ -142,6 +143,7 @@ def _build_training_context(
     types = {item.example_type for item in provenance.datasets}
     documents = [item for item in recipe.datasets if item.example_type == "documents"]
     grades = [item.grades for item in recipe.datasets if item.grades]
+    labelled = _list_labelled_configs(recipe)
 
     # what chose the checkpoint
     validation = " and ".join(
@@ -161,6 +163,8 @@ def _build_training_context(
         "documents": "documents" in types,
         "simcse_alone": types == {"self-pair"},
         "simcse_too": "self-pair" in types,
+        "labelled": labelled,
+        "generated": all(map(is_generated, labelled)),
         "own_positives": any(grade.positives == "itself" for grade in grades),
         "licence_terms": base_licence.terms,
         "grades": Grades(),
@@ -177,6 +181,15 @@ def _build_training_context(
         "changes": format_changes(get_release_name(recipe), recipe.version, complete=True),
         "citation": format_fenced(citation, "bibtex"),
     }
+
+
+def _list_labelled_configs(recipe: ModelRecipe) -> list[str]:
+    """List the configs whose rows have labels of their own, not the scores of a teacher."""
+    return [
+        item.config
+        for item in recipe.datasets
+        if item.teacher is None and item.example_type not in ("documents", "self-pair")
+    ]
 
 
 def _select_points(curve: Curve) -> list[tuple[int, float]]:

@@ -113,9 +113,10 @@ class StageProcess:
 
 
 def describe_exit(code: int) -> str:
-    """Describe how a failed process ended: by its exit code or, negative, by a signal."""
+    """Describe how a failed process ended: by exit code ``code``, or by signal -``code``."""
     if code < 0:
-        return f"was killed ({signal.Signals(-code).name})"
+        names = {item.value: item.name for item in signal.Signals}  # real-time signals have none
+        return f"was killed ({names.get(-code, f'signal {-code}')})"
     return f"failed (exit code {code})"
 
 
@@ -204,8 +205,8 @@ def read_answer(
             shown as they come; (): none is shown.
 
     Raises InputError when the stage ended with the exit code of bad input, RunError when it failed
-    otherwise or was killed. A failure has the last line of the stage's messages, or without one the
-    exit code; a kill has the signal.
+    otherwise or was killed. The error of a failure has the last line of the stage's messages, or
+    without one the exit code; that of a kill has the signal.
     """
     # The answer goes to a file: a full pipe would stop the stage
     problem = ""

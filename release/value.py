@@ -315,13 +315,17 @@ def read_student(path: Path, settings: Sequence[str] = ()) -> Student:
     """Read the recipe of an evaluation encoder, with ``settings`` (KEY=VALUE) as overrides.
 
     The recipe's datasets state example types and losses; every variant replaces their path. A
-    relative path is looked up beside the recipe, then in the current folder.
+    relative path of the base is looked up beside the recipe, then in the current folder; one in
+    ``settings`` in the current folder alone.
 
     Raises InputError for a missing or malformed recipe, for one without datasets or ``max_steps``,
     and for one with validation, a limit, or a dataset of the Hub.
     """
     # Read the recipe; its base may be a model that the package ships
-    tree = resolve_local_paths(read_yaml(path), path.parent)
+    tree = read_yaml(path)
+    # A path beside a recipe in the current folder stays as it is: the hash has it in this form.
+    if path.parent.resolve() != Path.cwd():
+        tree = resolve_local_paths(tree, path.parent)
     tree = apply_overrides(tree, list(settings))
     base = tree.get("base")
     if isinstance(base, dict) and isinstance(base.get("path"), str):
@@ -726,7 +730,8 @@ def write_value(experiment: Experiment, dataset: MeasuredDataset, value: Trainin
     """
     if dataset.directory is None:
         name = dataset.name.rpartition("/")[2]
-        path = experiment.folder / f"{name}-{dataset.fingerprint[:12]}.{value.split}.json"
+        part = f"{dataset.fingerprint[:12]}.{value.config}.{value.split}"
+        path = experiment.folder / f"{name}-{part}.json"
         write_json(path, value)
     else:
         path = value.write(dataset.directory)

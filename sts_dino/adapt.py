@@ -58,7 +58,13 @@ from sts_dino.hub.contract.recipe import (
 )
 from sts_dino.hub.contract.recipe_file import load_recipe
 from sts_dino.hub.contract.results import read_results
-from sts_dino.hub.contract.run_dir import ARTIFACTS, lock_run, read_manifest, require_complete
+from sts_dino.hub.contract.run_dir import (
+    ARTIFACTS,
+    give_name,
+    lock_run,
+    read_manifest,
+    require_complete,
+)
 from sts_dino.hub.durable import hash_file, write_text
 from sts_dino.hub.errors import InputError, StsDinoError
 from sts_dino.hub.process import measure_peak_rss_mb
@@ -527,9 +533,11 @@ def propose_adaptation(
         probes: whether a model with a chat template may generate texts, to choose the prompt.
 
     Raises InputError for a folder that was begun with another corpus or other choices, for choices
-    beside a recipe that has others, for a corpus or an encoder that cannot be used, and without a
-    language model; RunError for a Hub or a server that cannot be reached. The recipes of this call
-    are removed when no encoder's recipe fits the dataset's.
+    beside a given recipe or an encoder's recipe of another command, for choices that give another
+    dataset recipe than ``out`` has, for a corpus or an encoder that cannot be used, and without a
+    language model; RunError for a Hub or a server that cannot be reached. After an error or Ctrl-C
+    in the choice of the encoder's recipe, or for a limit that trains no encoder, the recipes of
+    this call are removed.
     """
     # Refuse options that do not fit.
     if encoder.teacher_license is not None and encoder.teacher is None:
@@ -552,13 +560,16 @@ def propose_adaptation(
     _require_same_choices(choices_file, chosen, dataset_recipe)
     _require_fitting_choices(corpus, is_recipe, choices)
 
-    # The dataset's recipe. Choices beside one of another command must give the same recipe.
+    # The dataset's recipe. If another command wrote it, the choices must give the same recipe.
     encoder_recipe = out / f"{name}.encoder.yaml"
     new_files = [file for file in (dataset_recipe, encoder_recipe) if not file.exists()]
     has_recipe = dataset_recipe.exists()
+    has_choices = choices != CorpusChoices()
     if has_recipe and not is_recipe:
-        _require_same_corpus(corpus, load_recipe(dataset_recipe, DatasetRecipe), out)
-    if not is_recipe and (not has_recipe or (choices != CorpusChoices() and not is_begun)):
+        recipe = load_recipe(dataset_recipe, DatasetRecipe)
+        _require_same_corpus(corpus, recipe, out)
+        choices = _complete_choices(choices, recipe)
+    if not is_recipe and (not has_recipe or (has_choices and not is_begun)):
         proposal = propose(
             corpus,
             dataset_recipe,
@@ -583,6 +594,16 @@ def propose_adaptation(
         raise
     write_text(choices_file, f"{chosen}\n")  # after everything that may be refused
     return replace(adaptation, is_proposed=not is_recipe)
+
+
+def _complete_choices(choices: CorpusChoices, recipe: DatasetRecipe) -> CorpusChoices:
+    """Return the choices with the built-in model, if ``recipe`` has it and they name none.
+
+    This command takes the built-in model only by choice; ``sts-dino new`` takes it by itself.
+    """
+    if choices.lm is None and is_built_in(recipe.model):
+        return replace(choices, lm="builtin")
+    return choices
 
 
 def _log_generator(dataset_recipe: Path, choices: CorpusChoices) -> None:
@@ -665,6 +686,12 @@ def _require_same_corpus(corpus: str, recipe: DatasetRecipe, out: Path) -> None:
         )
 
 
+def _name_choice(key: str) -> str:
+    """Return the command's word for a key of choices.json, e.g. ``--lm-license``."""
+    words = {"corpus": "CORPUS", "corpus_license": "--license"}
+    return words.get(key, f"--{key.replace('_', '-')}")
+
+
 def _require_same_choices(path: Path, chosen: str, dataset_recipe: Path) -> None:
     """Raise InputError if an earlier call for the same folder had other choices.
 
@@ -673,12 +700,14 @@ def _require_same_choices(path: Path, chosen: str, dataset_recipe: Path) -> None
         chosen: the choices of this call, as JSON.
         dataset_recipe: the proposed recipe, for the error.
 
-    Raises InputError also for a file that is not JSON.
+    Raises InputError also for a file that is not a JSON object.
     """
     if not path.is_file():
         return
     earlier = read_json_object(path, path.parent)
-    changed = [key for key, value in json.loads(chosen).items() if earlier.get(key) != value]
+    changed = [
+        _name_choice(key) for key, value in json.loads(chosen).items() if earlier.get(key) != value
+    ]
     if changed:
         raise InputError(
             path.parent,
@@ -1044,8 +1073,8 @@ def _format_minutes(seconds: float) -> str:
 def compare_with_estimate(estimate: AdaptationEstimate, costs: dict[str, StepUsage]) -> str:
     """Format a table of the steps that ran: minutes taken and predicted, then the peak memory.
 
-    costs: name of a step → its usage in this call, which leaves out what an earlier call did of the
-        step. Memory that processes share counts in each of them.
+    costs: name of a step → its usage in this call alone; what an earlier call did of the step does
+        not count. Memory that processes share counts in each of them.
     """
     rows = [("step", "minutes", "predicted")]
     for name, cost in costs.items():
@@ -1177,16 +1206,15 @@ def write_report(adaptation: Adaptation, advice: str = "") -> Path:
     annotations = [adaptation.answers] if has_answers else []
     # Names alone: the page may be published.
     recipe = quote(adaptation.dataset_recipe.name)
-    # The folder "." has no name of its own.
-    command = f"sts-dino adapt {recipe} --out {quote(adaptation.out.absolute().name)}"
+    command = f"sts-dino adapt {recipe} --out {quote(give_name(adaptation.out).name)}"
     runs = [adaptation.pairs, adaptation.encoder]
     try:
         make_report(runs, page, [command], annotations=annotations, advice=advice)
     except InputError as error:
         if not annotations:
             raise
+        make_report(runs, page, [command], advice=advice)  # raises for any other fault
         logger.warning(f"the report has no human answers: {error}")
-        make_report(runs, page, [command], advice=advice)
     return page
 
 

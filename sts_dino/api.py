@@ -68,9 +68,9 @@ def write_pairs(
     """Generate pairs for source sentences: ``sts-dino new`` and ``sts-dino write`` in one call.
 
     Returns the rows of the training split: sentence1, sentence2, score for the schema sts, then
-    provenance. Raises InputError when that name has a run on other texts or another recipe, for
-    arguments of a proposed recipe beside ``recipe``, and for what ``sts-dino new`` and ``write``
-    refuse.
+    provenance. Raises InputError when that name has a run on other texts or by another recipe, when
+    ``NAME.yaml`` exists and is another recipe than the one proposed, for arguments of a proposed
+    recipe beside ``recipe``, and for what ``sts-dino new`` and ``write`` refuse.
 
     Args:
         texts: the source sentences. A proposed recipe takes the first 1,000 usable ones;
@@ -148,15 +148,14 @@ def _write_texts(corpus: Path, sentences: list[str], directory: Path) -> None:
     """Write a file of texts.
 
     Raises InputError if it exists with other texts and ``directory``, the run on them, exists, too.
-    Without a run the other texts are those of a refused call, and are replaced.
+    Without a run, e.g. after a refused call, the other texts are replaced.
     """
     rows = [json.dumps({"text": sentence}, ensure_ascii=False) for sentence in sentences]
     content = "".join(f"{row}\n" for row in rows)
     is_same = corpus.is_file() and corpus.read_text(encoding="utf-8") == content
     if corpus.is_file() and not is_same and directory.exists():
-        raise InputError(
-            corpus, "holds other texts than these", hint="give another name=, or remove the file"
-        )
+        hint = f"give another name=, or remove {directory}"
+        raise InputError(corpus, "holds other texts than these", hint=hint)
     if not is_same:
         write_text(corpus, content)
 
@@ -367,7 +366,7 @@ def _locate_pairs(dataset: Dataset | str | Path, rows: Path) -> dict[str, Any]:
             dataset,
             f"is not a run directory (no {RECIPE})",
             allowed="a Dataset, run directory, ORG/NAME@REVISION",
-            hint="of a file: datasets.Dataset.from_parquet, from_csv or from_json reads it",
+            hint="datasets.Dataset.from_parquet, from_csv and from_json make a Dataset of a file",
         )
     recipe = load_recipe(recipe_path, DatasetRecipe)
     return {**location, "config": recipe.configs[0], "license": recipe.license}
@@ -379,8 +378,11 @@ def _write_rows(dataset: Dataset, path: Path) -> None:
     Raises InputError for an object that is not a ``datasets.Dataset``.
     """
     if not hasattr(dataset, "to_parquet") or not hasattr(dataset, "column_names"):
-        is_dict = isinstance(dataset, Mapping)  # e.g. a DatasetDict
-        hint = "name one of its splits: dataset['train']" if is_dict else None
+        hint = None
+        if isinstance(dataset, Mapping):
+            hint = "datasets.Dataset.from_dict makes one of columns"
+        if hasattr(dataset, "column_names"):  # a DatasetDict
+            hint = "name one of its splits: dataset['train']"
         if hasattr(dataset, "columns"):
             hint = "datasets.Dataset.from_pandas makes one of a table"
         raise InputError(

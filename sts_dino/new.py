@@ -53,9 +53,8 @@ logger = logging.getLogger(__name__)
 
 FEWEST_TO_TRAIN = 40  # source sentences: fewer train no encoder
 HUB_ID = re.compile(r"(?!\.)[\w.-]+/[\w.-]+(@[^@]+)?")
-LONGEST_CORPUS_NAME = (
-    80  # characters; a recipe's name has 96 at most, with a suffix such as -encoder
-)
+# characters; a recipe's name has 96 at most, with a suffix such as -encoder
+LONGEST_CORPUS_NAME = 80
 # Latin letters that Unicode does not decompose into a plain letter and an accent
 _PLAIN_LETTERS = str.maketrans(
     {
@@ -400,8 +399,8 @@ def _write_recipe(recipe: Path, text: str) -> None:
         raise InputError(
             recipe,
             "is another recipe than these arguments give",
-            hint="give another name or --out, or remove it; sts-dino adapt without options for the "
-            "dataset takes it as it is",
+            hint="remove it, or give another --out (sts-dino adapt) or name= (api.write_pairs); "
+            "sts-dino adapt takes it as it is without options for the dataset",
         )
 
 

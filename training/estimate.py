@@ -236,8 +236,8 @@ def run_pilot(path: Path, settings: list[str], folder: Path) -> TrainingEstimate
         folder: an existing folder, into which the untrained encoder is written; it is not removed.
 
     Raises InputError for a recipe, base or data that cannot be trained, RunError when the Hub
-    cannot be read, training diverges, a GPU's memory is full or the saved tokenizer gives other
-    ids.
+    cannot be read, training diverges or fills a GPU's memory, or the saved tokenizer gives other
+    ids. A GPU's memory that is full before or after the training steps is torch's own error.
     """
     import torch
 

@@ -1,9 +1,9 @@
 """Train one sentence encoder: ``sts-dino train RECIPE [--out --limit --set --dry-run]``.
 
 Reads the recipe's pinned datasets and base, writes ``artifacts/models/NAME``: the model as plain
-SentenceTransformer files, ``recipe.yaml`` and, last, ``manifest.json``. A training also writes
-``NAME.base`` (the untrained encoder, for the score before training), ``NAME.logs`` (TensorBoard),
-``NAME.timing.json`` and, while it runs, ``NAME.checkpoints`` beside it.
+SentenceTransformer files, ``recipe.yaml`` and, last, ``manifest.json``. Beside this folder, a
+training also writes ``NAME.base`` (the untrained encoder, for the score before training),
+``NAME.logs`` (TensorBoard), ``NAME.timing.json`` and, while it runs, ``NAME.checkpoints``.
 """
 
 import logging

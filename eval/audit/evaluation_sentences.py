@@ -291,7 +291,7 @@ def read_evaluation_sets(
 
 
 def _require_source(dataset: DataSet, split: str, root: Path | None) -> None:
-    """Raise InputError for a split without ``root`` that does not ship with the project."""
+    """Raise InputError when ``root`` is None and the split does not ship with the project."""
     if root is None and split not in dataset.shipped:
         option = LAYOUTS[dataset.layout].option
         raise InputError(

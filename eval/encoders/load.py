@@ -124,8 +124,8 @@ def resolve_encoder(encoder: str) -> str:
     A bare name is looked up by ``find_local_encoder``, and is otherwise ``NAME`` in
     ``sentence-transformers/NAME``, which a log record announces. Hub ids, functions and paths are
     returned unchanged, except for a folder that an earlier version used (``find_moved_folder``).
-    Raises InputError for the name of a task or group, and for an encoder of ``sts-dino lm`` that
-    must be installed first.
+    Raises InputError for the name of a task, group or data set of tasks, and for an encoder of
+    ``sts-dino lm`` that must be installed first.
     """
     exists = Path(encoder).exists()
     is_bare_name = "/" not in encoder and ":" not in encoder
@@ -241,9 +241,9 @@ _UNHASHED_SUFFIXES = {".md", ".png", ".svg", ".pdf", ".csv"}
 def hash_model_folder(folder: Path) -> str:
     """Return the SHA-256 of the files of a model folder that decide its embeddings.
 
-    The hash does not depend on the folder's path. Cards, results, plots and hidden files are left
-    out, so evaluating or publishing a model does not change the hash. Files of unknown purpose are
-    included.
+    The hash does not depend on the folder's path. Cards, results, plots, hidden files and the files
+    of ``artifacts/`` are left out, so evaluating or publishing a model does not change the hash.
+    Files of unknown purpose are included.
     """
     paths = []
     for file in folder.rglob("*"):
@@ -713,6 +713,8 @@ def download_model(model: str) -> tuple[Path, str]:
     repo_id, _, name = model.partition("@")
     revision = name or None
     if Path(model).is_absolute() or not _is_repo_id(repo_id):
+        if model.lower() in ENCODERS:
+            require_packaged_encoder(model)
         raise InputError(model, "no such model folder", hint="a Hub model is ORG/NAME[@REVISION]")
     with convert_read_errors(repo_id, revision):
         # snapshot_download would use an old copy when the Hub does not answer; this call fails

@@ -157,8 +157,9 @@ class Records:
     def clear_leftovers(self) -> None:
         """Remove the temporary files of a killed process from the folders of these records.
 
-        The caller has locked the folder. It may be any folder of the user, so other hidden files
-        and other subfolders stay: another process may write there.
+        The folders are ``folder``, ``tasks`` and ``outcomes``. The caller has locked ``folder``.
+        It may be any folder of the user: other hidden files stay, and so do other subfolders,
+        where another process may write.
         """
         for name in ("", "tasks", "outcomes"):
             for leftover in (self.folder / name).glob(LEFTOVER_PATTERN):

@@ -429,8 +429,12 @@ def _merge_repeated_pairs(
         spellings.setdefault(key, (first, second))
         scores.setdefault(key, []).append(score)
 
-    # ``fmean`` would round: of three scores 0.1 it is not 0.1, and no tie with other pairs of 0.1
-    distinct = [(*spellings[key], mean(values)) for key, values in scores.items()]
+    # ``fmean`` rounds twice: its mean of three scores 0.1 is not 0.1, which would break ties.
+    # ``mean`` is exact but slow, so a single score does without it.
+    distinct = [
+        (*spellings[key], mean(values) if len(values) > 1 else values[0])
+        for key, values in scores.items()
+    ]
     contradicted = sum(1 for values in scores.values() if len(set(values)) > 1)
     return distinct, contradicted
 

@@ -551,7 +551,8 @@ class Client:
             seconds = parse_duration(error.response.headers.get("retry-after", ""))
             delay = f"after {seconds:.10g} s " if seconds else ""
             failure = BrokenRequestError if status in (500, 501) else RunError
-            return failure(location, problem, hint=f"{delay}{_AGAIN}")
+            remedy = "add credit to the account, then " if status == 402 else delay
+            return failure(location, problem, hint=f"{remedy}{_AGAIN}")
         hint = f"fields sent: {', '.join(fields)}; {self.advice.fields}"
         # the word of OpenAI, vLLM and llama.cpp for a prompt too long
         if "context" in body.lower():

@@ -17,6 +17,7 @@ from sts_dino.generation.inputs.sources import SOURCES, find_text_problem, read_
 from sts_dino.hub.contract.recipe import QUOTE, DatasetRecipe, Examples, FewShot, Source
 from sts_dino.hub.contract.run_dir import require_complete
 from sts_dino.hub.contract.schema import get_base_config
+from sts_dino.hub.contract.shards import RERUN_HINT
 from sts_dino.hub.errors import InputError
 from sts_dino.hub.messages import ProgressBar
 
@@ -310,13 +311,11 @@ def load_example_sets(recipe: DatasetRecipe) -> dict[int, list[ExampleSet]]:
     if recipe.few_shot is None or not any(recipe.few_shot.shots):
         return {}
     examples = recipe.few_shot.examples
+    is_run = examples.kind == "own"
+    hint = RERUN_HINT if is_run else "check few_shot.examples.path in the recipe"
     for path in list_example_files(examples):
         if not path.is_file():
-            raise InputError(
-                f"few_shot.examples {path}",
-                "no such file",
-                hint="check few_shot.examples.path in the recipe",
-            )
+            raise InputError(f"few_shot.examples {path}", "no such file", hint=hint)
     pairs: Iterable[Example] = ORIGINS[examples.kind].read_pairs(examples, recipe)
     if examples.rank_by is not None:
         values = [examples.names.get(label.name, label.name) for label in recipe.labels]

@@ -609,7 +609,7 @@ def require_value(directory: Path, manifest: Manifest, least: float) -> None:
             f"its downstream gain is not measured (no {VALUE})",
             hint=f"measure it: sts-dino value {directory}",
         )
-    if value.gain.score < least:
+    if not value.gain.score >= least:  # also for the option's value nan
         raise RunError(
             directory,
             f"its downstream gain, {value.gain} points over the SimCSE baseline, is below "

@@ -28,7 +28,8 @@ HIDDEN_ADDRESS = "http://server.invalid/v1"
 # keys of recipes that hold arguments under a library's own names
 LIBRARY_ARGUMENT_KEYS = ("arguments", "loss_arguments", "quantization")
 UNPUBLISHED_KEYS = ("model.server.budget",)  # a user's own limit
-# last parts of host names that only a local network knows; home.arpa is that of RFC 8375
+# last parts of host names that only a local network knows; arpa: from home.arpa, which RFC 8375
+# gives to home networks
 _PRIVATE_DOMAINS = (
     *("arpa", "corp", "home", "internal", "intranet", "invalid", "lan", "local", "localdomain"),
     *("localhost", "test"),

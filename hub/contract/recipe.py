@@ -221,10 +221,11 @@ UNUSED_ENCODING = refuse(
 
 
 def _find_unused_parts(origin: Any) -> Iterator[str]:
-    """Yield a message for each key of a Hub dataset in a section that does not use the key.
+    """Yield a message for each unused key of a Hub dataset.
 
-    ``config`` and ``splits`` name parts of a dataset, and one file has no parts. ``repo_id`` has no
-    use without a Hub. ``origin``: a section of type ``Source`` or ``Examples``.
+    ``repo_id`` and ``revision`` are unused by other kinds than hub. ``config`` and ``splits`` name
+    parts of a dataset, so one file leaves them unused, too. ``origin``: a section of type
+    ``Source`` or ``Examples``.
     """
     if origin.kind == "hub" and origin.path is None:
         return
@@ -233,8 +234,9 @@ def _find_unused_parts(origin: Any) -> Iterator[str]:
         reason = "the model writes these texts"
     elif origin.kind == "own":
         reason = "the examples come from a run directory"
-    if origin.kind != "hub" and origin.repo_id is not None:
-        yield f"repo_id names a Hub dataset, but {reason}: remove repo_id"
+    for key in ("repo_id", "revision"):
+        if origin.kind != "hub" and getattr(origin, key) is not None:
+            yield f"{key} is of a Hub dataset, but {reason}: remove {key}"
     for key in ("config", "splits"):
         if getattr(origin, key) != type(origin).model_fields[key].default:
             yield f"{key} names parts of a Hub dataset, but {reason}: remove {key}"
@@ -1730,7 +1732,8 @@ class ModelRecipe(Strict):
     bootstrap_samples: Annotated[Positive, SCORING_ONLY] = 1000  # for intervals
     # trained and scored beside it
     control: Annotated[Literal["simcse"] | None, SCORING_ONLY, OPTION] = None
-    seed: Annotated[int, Field(ge=0)] = 42  # decides every draw
+    # decides every draw; numpy takes no larger one
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 42
 
     def _find_unused_training_keys(self) -> Iterator[str]:
         for key in TRAINING_KEYS:

@@ -267,7 +267,7 @@ def _list_sections(tree: Any) -> list[dict[str, Any]]:
 def resolve_local_paths(tree: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Make the local paths of ``tree`` that exist in ``folder`` absolute, in place.
 
-    Returns ``tree``. Paths inside a Hub repository are not local. A symbolic link keeps its own
+    Returns ``tree``. Paths inside a Hub repository are not local. A link to a file keeps its own
     path: the link's name says the file's kind, and its target may be a blob without a suffix.
     """
     for section in _list_sections(tree):
@@ -275,8 +275,10 @@ def resolve_local_paths(tree: dict[str, Any], folder: Path) -> dict[str, Any]:
         if not isinstance(path, str) or not path or section.get("repo_id") is not None:
             continue
         local_path = folder / path
-        if local_path.exists():
+        if local_path.is_file():
             section[PATH_KEY] = str(local_path.parent.resolve() / local_path.name)
+        elif local_path.exists():
+            section[PATH_KEY] = str(local_path.resolve())
     return tree
 
 
@@ -303,7 +305,7 @@ def _replace_hub_sections(tree: dict[str, Any], path: Path) -> None:
     mapped keys, so the recipe names what was read. Raises InputError when the file is missing,
     holds anything else, or names no repository of this recipe; OSError when it cannot be read.
     """
-    if not path.is_file():
+    if not path.exists():
         hint = "it maps each repo_id to keys, e.g. google/gemma-3-270m: {path: FOLDER}"
         raise InputError(f"--set @{path}", "no such file of overrides", hint=hint)
     replacements = read_yaml(path)
@@ -317,8 +319,10 @@ def _replace_hub_sections(tree: dict[str, Any], path: Path) -> None:
     sections = [item for item in _list_sections(tree) if isinstance(item.get("repo_id"), str)]
     repositories = sorted({section["repo_id"] for section in sections})
     if not replacements.keys() & set(repositories):
-        problem = f"names no repository of the recipe (found {', '.join(replacements)})"
-        raise InputError(path, problem, allowed=", ".join(repositories) or "none: it names no Hub")
+        found = ", ".join(replacements) or "nothing"
+        problem = f"names no repository of the recipe (found {found})"
+        allowed = ", ".join(repositories) or "no file: no section of the recipe has a repo_id"
+        raise InputError(path, problem, allowed=allowed)
     for section in sections:
         replacement = replacements.get(section["repo_id"])
         if replacement is not None:

@@ -219,8 +219,8 @@ def begin(directory: Path, manifest: Manifest, recipe_yaml: str) -> Manifest:
     in the returned manifest, so the run makes them again. A complete and intact run is returned
     whatever library versions made it; any other run is resumed under its own versions only. When
     only keys changed that decide no row, recipe and manifest are written anew
-    (``rewrite_recipe``). Temporary files of a killed process are removed; in a directory without a
-    manifest, those of a manifest alone.
+    (``rewrite_recipe``). Temporary files of a killed process are removed. A directory without a
+    manifest may be a user's, so only the temporary file of a manifest is removed there.
 
     A run of another fingerprint is replaced when it made nothing yet: bad input stopped it, and the
     corrected recipe starts again. Raises InputError when such a run made something, when a run with
@@ -232,8 +232,7 @@ def begin(directory: Path, manifest: Manifest, recipe_yaml: str) -> Manifest:
         manifest: the manifest of a new run.
         recipe_yaml: the resolved recipe.
     """
-    # No living process writes to a run, because the caller holds the lock. A directory without a
-    # manifest may be a user's, whose hidden files stay.
+    # No living process writes to a run, because the caller holds the lock.
     existing = read_manifest(directory)
     pattern = "**/.*.tmp" if existing is not None else f".{MANIFEST}.*.tmp"
     for leftover in directory.glob(pattern):

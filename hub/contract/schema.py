@@ -189,6 +189,14 @@ def get_base_config(config: str) -> str:
     return re.sub(r"-\d+shot$", "", config)
 
 
+def is_generated(config: str) -> bool:
+    """Whether a config of training rows has a name that ``sts-dino write`` gives.
+
+    Hub datasets of people have configs such as triplet, without a shot count.
+    """
+    return config == STS_DATASET.labelled or get_base_config(config) != config
+
+
 def is_finished(config: str) -> bool:
     """Whether a config holds training rows, not raw rows, rejected rows or source sentences."""
     return get_base_config(config) not in UNFINISHED

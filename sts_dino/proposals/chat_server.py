@@ -236,7 +236,7 @@ def try_chat(server: Server) -> ChatProbe:
     A server that refuses this, or answers without the JSON, is asked for a chat without the schema.
     One that refuses that, too, is asked to continue a plain prompt.
 
-    Raises the first refusal when the server refuses all three requests, RunError at once when it
+    Raises the first refusal when the last request is refused, too, RunError at once when the server
     fails otherwise, and InputError for a model that spends the answer on reasoning.
     """
     refusals: list[str] = []

@@ -187,7 +187,8 @@ def choose_generator(
     Args:
         requested: a name of ``sts-dino lm``, gemma, builtin, a folder, a .gguf file,
             ORG/NAME@REVISION, a server's NAME@URL, openai/NAME of OpenAI's API, or None.
-        license_id: the licence of a model that ``sts-dino lm`` does not download; None: the list's.
+        license_id: the licence of a model that is not in the lists of ``sts-dino lm``; None: the
+            list's, or the one that a server's host, file or model family has.
         corpus: the statistics of the corpus; None counts as English statements.
         takes_demonstration: whether the built-in model may be the choice without a request.
 
@@ -227,7 +228,8 @@ def choose_generator(
     # Any other model needs a licence: the list's of sts-dino lm, or the user's
     _require_generator(requested, choices)
     listed = find_hub_model(requested)
-    if license_id is None and listed is not None:
+    if listed is not None:
+        _refuse_licence("--lm-license", license_id, requested)
         license_id = listed.license
     if license_id is None:
         raise InputError(
@@ -250,10 +252,11 @@ def choose_generator(
 def _require_generator(requested: str, choices: Sequence[str]) -> None:
     """Raise InputError for the name of an encoder, and for a missing file or folder.
 
-    A name of the form ORG/NAME[@REVISION] passes: it may be on a Hub.
+    A name of the form ORG/NAME[@REVISION] that does not end in .gguf passes: it may be on a Hub.
     """
     repo_id = requested.partition("@")[0]
-    is_path = requested.startswith((".", "/")) or requested.endswith(".gguf")
+    is_absolute = Path(requested).is_absolute()  # on Windows also C:/lm
+    is_path = is_absolute or requested.startswith(".") or requested.endswith(".gguf")
     may_be_on_hub = repo_id.count("/") == 1 and not is_path
     if requested in ENCODERS:
         problem = f"{requested!r} is an encoder, and generates no text"

@@ -147,6 +147,17 @@ def test_a_card_names_the_teacher_its_licence_and_what_it_read(tmp_path: Path) -
     assert "scores by the teacher `some/teacher`" in card
     assert "may hold human-labelled pairs" in card
     assert "- Teacher: some/teacher (" in card and "Gemma Terms of Use" in card
+    assert "A sentence encoder trained without labels." in card and "language model" not in card
+
+
+@pytest.mark.parametrize("config", ["default", "triplet", "triplet-5shot", "postprocessed"])
+def test_a_card_says_that_texts_were_generated_only_of_a_generated_config(tmp_path, config):
+    data = {**TRIPLETS, "config": config, "example_set": None}
+    card = card_of(family_run(tmp_path / "run", [trained_on(data, 90, "mit")], {}, datasets=[data]))
+    is_generated = config in ("triplet-5shot", "postprocessed")
+    assert ("trained on generated, labelled texts" in card) == is_generated
+    assert ("A language model generated and labelled" in card) == is_generated
+    assert ("trained on labelled texts" in card) != is_generated
 
 
 def scored(task: Task, split: str | None = None, **changes: Any) -> TaskScore:
@@ -241,10 +252,7 @@ def test_directories_of_the_training_stage_get_a_card(tmp_path: Path) -> None:
     assert float(facts["Spearman's correlation at that step"]) == pytest.approx(
         training["validation_score"], abs=1e-3
     )
-    assert (
-        "labelled sentence pairs and with unsupervised SimCSE" in card
-        and "Guide of the loss" in card
-    )
+    assert "labelled texts and with unsupervised SimCSE" in card and "Guide of the loss" in card
 
 
 def test_missing_facts_unfinished_models_and_results_of_others_or_part_of_the_data_are_refused(

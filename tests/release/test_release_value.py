@@ -371,6 +371,8 @@ def test_the_card_shows_a_measured_value_and_a_release_asks_for_a_least_one(tmp_
         RunError, match=r"gain, 1\.50 \[0\.50, 2\.50\] points .* is below --min-value 2"
     ):
         require_value(run, manifest, 2)
+    with pytest.raises(RunError, match="is below --min-value nan"):
+        require_value(run, manifest, float("nan"))
 
 
 def command(data, folder, student, *more):

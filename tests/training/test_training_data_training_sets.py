@@ -628,7 +628,7 @@ def test_columns_and_numbers_of_a_file_that_do_not_fit_are_refused(tmp_path):
         load_export(path)
     with pytest.raises(InputError, match="column 'fragea': not in the data; allowed: frage_a"):
         load_export(path, columns=("fragea", "frage_b", "bewertung"))
-    with pytest.raises(InputError, match=r"no column 'sentence1', .* datasets\.N\.columns"):
+    with pytest.raises(InputError, match=r"no column 'sentence1', .* datasets\.0\.columns"):
         load_export(path, columns=None)
 
 

@@ -365,7 +365,8 @@ def parse_argument(text: str, declared: Any, where: str) -> Any:
 def name_key(where: str, key: str) -> str:
     """Return the full name of a recipe's key: ``base: org/model`` and ``prompt`` give base.prompt.
 
-    ``where``: a section of the recipe; a colon and its data may follow. ``key``: a key in it.
+    ``where``: a section of the recipe; a colon and the place of its data may follow, which are left
+    out. ``key``: a key of the section.
     """
     return f"{where.partition(':')[0]}.{key}"
 

@@ -45,6 +45,7 @@ from sts_dino.training.data.objectives import (
     GRADED_PAIR,
     GRADED_TRIPLET,
     SELF_PAIR,
+    name_key,
 )
 from sts_dino.training.data.rows import (
     EXAMPLE_SET_COLUMN,
@@ -358,7 +359,7 @@ def open_file(path: Path, spec: TrainingData, where: str) -> OpenedDataset:
     dtypes = list_column_types(spec, names)
     sha256 = hash_file(path)
     arguments = {
-        "path": str(path.resolve()),
+        "path": str(path.absolute()),  # a link keeps its name: the suffix tells the kind of file
         "where": where,
         "dtypes": dtypes,
         "may_be_blank": EXAMPLE_TYPES[spec.example_type].source_type.may_be_blank,
@@ -520,7 +521,7 @@ def _make_rows(
         made, without_row = make_graded_rows(checked, grades, example_type, limit)
     if len(made) == 0:
         problem = f"no row can be made of it: no source sentence has {NEEDED[spec.example_type]}"
-        hint = None if example_type == SELF_PAIR else "look at datasets.N.grades"
+        hint = None if example_type == SELF_PAIR else f"look at {name_key(where, 'grades')}"
         raise InputError(where, problem, hint=hint)
     return made, without_row
 

@@ -13,6 +13,7 @@ from sts_dino.hub.client.fetch import resolve_commit
 from sts_dino.hub.contract.measured import REPEATS
 from sts_dino.hub.contract.packaged import describe_packaged_model
 from sts_dino.hub.contract.recipe import DECIDING, Encoder, TrainingData
+from sts_dino.hub.contract.run_dir import ARTIFACTS
 from sts_dino.hub.durable import hash_file
 from sts_dino.hub.errors import InputError
 from sts_dino.hub.untrusted import (
@@ -181,9 +182,9 @@ def _fetch_adapter_base(folder: Path, where: str) -> str:
 def _hash_files(folder: Path, prefix: str = "") -> str:
     """Return the SHA-256 over the names and contents of a folder's files, as hex.
 
-    Only files that match ``BASE_FILES`` count, without ``MEASUREMENTS``: an encoder that is scored
-    stays the same base. ``prefix`` is put before each pattern: "" takes the files of ``folder``
-    alone, "**/" those of all folders below, too.
+    Only files that match ``BASE_FILES`` count, without ``MEASUREMENTS`` and ``artifacts/``: an
+    encoder that is scored stays the same base. ``prefix`` is put before each pattern: "" takes the
+    files of ``folder`` alone, "**/" those of all folders below, too.
     """
     paths: dict[str, Path] = {}
     for pattern in BASE_FILES:
@@ -192,6 +193,6 @@ def _hash_files(folder: Path, prefix: str = "") -> str:
     lines = [
         f"{name} {hash_file(path)}\n"
         for name, path in sorted(paths.items())
-        if name not in MEASUREMENTS
+        if name not in MEASUREMENTS and not name.startswith(f"{ARTIFACTS.name}/")
     ]
     return hashlib.sha256("".join(lines).encode()).hexdigest()

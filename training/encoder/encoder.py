@@ -409,7 +409,7 @@ def set_prompt(transformer: Transformer, prompt: str | None, where: str) -> None
             name_key(where, "prompt"),
             f"the prompt alone has {length} tokens",
             allowed=f"fewer than max_seq_length, which is {most}",
-            hint="shorten the prompt or raise base.max_seq_length",
+            hint=f"shorten the prompt or raise {name_key(where, 'max_seq_length')}",
         )
     # SentencePiece marks a text's first word with a space, which some tokenizers lose behind a
     # special token.

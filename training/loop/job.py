@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "datasets", "accelerate")
 TENSORBOARD = "tensorboard"  # the name of a reporter
 NO_REPORTER = "none"
-LARGEST_SEED = 2**32 - 1  # numpy takes no larger one
 TABLES = yaml.safe_load(Path(__file__).with_name("arguments.yaml").read_text(encoding="utf-8"))
 
 
@@ -135,8 +134,6 @@ def prepare(path: Path, out: Path | None, limit: int | None, settings: list[str]
     recipe = load_recipe(path, ModelRecipe, settings)
     if limit is not None:
         recipe = recipe.model_copy(update={"limit": limit})
-    if recipe.seed > LARGEST_SEED:
-        raise InputError(f"{path}:seed", f"is {recipe.seed}", allowed=f"0 to {LARGEST_SEED}")
     where = f"{path}:arguments"
     check_model(recipe, ())
     check_argument_names(recipe.arguments, where)

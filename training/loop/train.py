@@ -588,11 +588,10 @@ def write_timing(job: TrainingJob, seconds: float, trainer: EncoderTrainer) -> N
     """Write OUT.timing.json, which is not published: seconds, throughput and peak memory.
 
     ``seconds``: from building the encoder to the finished run, in this process. The key
-    ``samples_per_second`` has the rows that all processes trained on since this start of the run,
-    divided by ``training_seconds``, which include evaluations and checkpoints. Each step counts as
-    a whole batch, also one with fewer rows. The peaks are those
-    of this process in MiB; ``peak_gpu_mb`` is None without a GPU. ``resumed_from_step`` is 0 for a
-    run that was not resumed.
+    ``samples_per_second`` has the rows of all processes since this start of the run, counting each
+    step as a whole batch, divided by ``training_seconds``, which include evaluations and
+    checkpoints. The peaks are those of this process in MiB; ``peak_gpu_mb`` is None without a GPU.
+    ``resumed_from_step`` is 0 for a run that was not resumed.
     """
     rows = (trainer.state.global_step - trainer.first_step) * job.recipe.batch_size
     timing: dict[str, Any] = {
