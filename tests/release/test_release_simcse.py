@@ -145,7 +145,7 @@ def test_the_control_is_trained_for_as_many_steps_and_scored_with_the_model(
         != load_encoder(str(trained / "tiny")).revision
     )
     assert command(trained / "recipe.yaml", "--model", trained / "tiny", "--dry-run") == 0
-    assert f"control {trained / 'tiny.copies'}; results to" in capsys.readouterr().out
+    assert f"SimCSE baseline {trained / 'tiny.copies'}; results to" in capsys.readouterr().out
     assert command(trained / "recipe.yaml", "--model", trained / "tiny") == 0
     shown = capsys.readouterr()
     assert "SimCSE baseline" in shown.out.splitlines()[0] and shown.err.count("(kept)") == 6
