@@ -447,13 +447,13 @@ class Runner:
     def _measure_agreement(
         self, dataset: StepOutput, judge: str, judge_encoder: str
     ) -> tuple[dict[str, Estimate], float]:
-        """Measure a dataset by a judge.
+        """Measure how well the texts of a dataset fit their labels, by cosines of a judge.
 
-        Returns column → estimate, and the CPU seconds of the measurement.
-
-        The columns are label agreement (Spearman), the cosine of each label and the share of kept
-        texts, all x 100, and the CPU seconds for 100 kept texts. A figure that is not defined is
-        left out. The command runs once.
+        Runs ``sts-dino fidelity`` once for each dataset and judge, and raises its InputError or
+        RunError. Returns column → estimate, and the CPU seconds of that command. The columns are
+        Spearman's correlation of label scores and cosines, the mean cosine of each label and the
+        share of kept texts, all x 100, and the CPU seconds of generation for 100 kept texts. The
+        correlation is left out for labels without scores.
 
         Args:
             dataset: the run directory, and the CPU seconds of its generation.

@@ -244,8 +244,8 @@ def read_finished_rows(directory: Path, columns: Sequence[str], hint: str) -> li
     """Read ``columns`` of every row of all finished configs and splits of a dataset.
 
     Returns a tuple of values for each row, in the order of ``columns``. Raises InputError, with
-    ``hint``, for a config without one of the columns, and for a dataset without such rows;
-    InputError for an unfinished run.
+    ``hint``, for a finished config without one of the columns, and when no finished config has
+    rows; without it for an unfinished run.
     """
     rows = list[tuple[Any, ...]]()
     for file in require_complete(directory).files:
@@ -259,7 +259,7 @@ def read_finished_rows(directory: Path, columns: Sequence[str], hint: str) -> li
         for row in table.to_pylist():
             rows.append(tuple(row[column] for column in columns))
     if not rows:
-        raise InputError(directory, "has no rows of the expected config", hint=hint)
+        raise InputError(directory, "has no rows of a finished config", hint=hint)
     return rows
 
 

@@ -844,7 +844,7 @@ def _require_distinct(names: list[str], location: object) -> list[str]:
 
 
 def _iter_objects(values: Iterator[tuple[int, Any]], file: UserFile) -> Iterator[Any]:
-    """Yield the header of all keys in the first JSON objects, then every object as a row.
+    """Yield the header (all keys of the first JSON objects), then number and object of each row.
 
     The first ``KEY_ROWS`` objects are read for the header. While a column of the caller is missing,
     more are read, up to ``MOST_KEY_ROWS``. ``values``: number and JSON value of each row. Raises
@@ -855,8 +855,8 @@ def _iter_objects(values: Iterator[tuple[int, Any]], file: UserFile) -> Iterator
     for number, value in values:
         head.append((number, _require_object(value, f"{file.location}:{number}")))
         keys.update(dict.fromkeys(value))
-        has_columns = keys.keys() >= set(file.columns) or len(head) >= MOST_KEY_ROWS
-        if len(head) >= KEY_ROWS and has_columns:
+        has_columns = keys.keys() >= set(file.columns)
+        if len(head) >= (KEY_ROWS if has_columns else MOST_KEY_ROWS):
             break
     if not head:
         raise InputError(file.location, "holds no object", allowed="at least one text")

@@ -13,6 +13,7 @@ from sts_dino.hub.contract.published_paths import hide_folders, is_input_of
 from sts_dino.hub.contract.recipe import DatasetRecipe, ModelRecipe
 from sts_dino.hub.contract.run_dir import MANIFEST, RECIPE, Manifest
 from sts_dino.hub.errors import InputError
+from sts_dino.hub.text_files import READERS
 from sts_dino.hub.untrusted import Markdown, format_code, format_table
 from sts_dino.model_cards import renderer
 from sts_dino.model_cards.facts import CodeFacts, DatasetProvenance, ModelProvenance, Upstream
@@ -164,13 +165,14 @@ def format_local_inputs(
 
     Args:
         recipe: names the local paths.
-        manifest: has the SHA-256 of each; a path without a SHA-256 is left out.
+        manifest: has the SHA-256 of a file, or of a folder's first weights file; a path without a
+            SHA-256 is left out.
         provenance: has the origin of the language model's or base encoder's folder, and the
             published training datasets.
         owner: the Hub user or organisation of the published run.
     """
     origins = _describe_origins(recipe, provenance)
-    # local path → training dataset that has been published since the training
+    # published form of a local path → training dataset that is on the Hub by now
     published = {}
     if isinstance(provenance, ModelProvenance):
         published = {item.path: item for item in provenance.datasets if item.repo_id}
@@ -188,13 +190,18 @@ def format_local_inputs(
             dataset = published[name]
             repo_id = format_code(f"{dataset.repo_id}@{dataset.revision}")
             origin = Markdown(f"the published dataset {repo_id}")
-        elif RUN_DIRECTORY_KEY.fullmatch(key) and not PurePath(path).suffix:
+        elif RUN_DIRECTORY_KEY.fullmatch(key) and not _is_table(path):
             repo_id = format_code(f"{owner}/{PurePath(name).name}")
             origin = Markdown(f"a dataset; if it was published with the encoder, {repo_id}")
         else:
             origin = origins.get(key) or UNKNOWN_ORIGIN
         rows.append([format_code(key), format_code(name), format_code(digest), origin])
     return format_table(["key", "name", "SHA-256", "origin"], rows) if rows else None
+
+
+def _is_table(path: str) -> bool:
+    """Return whether a path ends as a file of rows does; a run's name may hold a dot, too."""
+    return path.lower().removesuffix(".gz").endswith(tuple(READERS))
 
 
 def _describe_origins(

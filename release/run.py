@@ -221,8 +221,10 @@ class Artefact(ABC, Generic[Recipe]):
     def release(self) -> Plan | None:
         """Run the stages, unless ``--again`` is given, and publish the result.
 
-        Returns the plan of ``publish``, or None. Raises the errors of ``check``, ``make`` and
-        ``publish``.
+        Without ``--yes`` the publication is only planned.
+
+        Returns the plan; without ``--yes``, None when no Hub can be reached. Raises the errors of
+        ``check``, ``make`` and ``publish``.
         """
         self.check()
         if not self.options.again:

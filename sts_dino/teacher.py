@@ -74,12 +74,16 @@ def load_teacher(requested: str) -> Encoder:
 
 
 def _add_default_prompt(encoder: Encoder, location: str) -> Encoder:
-    """Return a Hub model of ``sts-dino lm`` with its prompt for similarity, others unchanged."""
-    # A folder is encoded as its own files say, and so is a model with a default prompt.
+    """Return a Hub model of ``sts-dino lm`` with its prompt for similarity as the default.
+
+    Unchanged: other encoders, folders, models with a default prompt, and revisions without that
+    prompt.
+    """
     packaged = find_encoder_with_prompt(location.partition("@")[0])
     model = encoder.model
     if packaged is None or model is None or model.default_prompt_name or Path(location).exists():
         return encoder
+    # sentence-transformers declares empty prompts for models without any; they must not hide ours.
     declared = {name: prompt for name, prompt in model.prompts.items() if prompt}
     config = packaged.add_default_prompt({"prompts": declared})
     prompt = config["prompts"].get(config["default_prompt_name"])

@@ -424,13 +424,12 @@ def make_task_score(
 ) -> TaskScore:
     """Return the score of a task with its 95 % interval (see ``add_interval``).
 
-    The score of a probe is the mean over its seeds; for several seeds ``other["sd_over_seeds"]`` is
-    their standard deviation.
-
     Args:
         task: the task, which must have a metric.
         split: the scored split.
-        measured: the score, the outcomes of the rows, and further metrics (``other``).
+        measured: what the task's function returned. The score of a probe is the mean over its
+            seeds, and with several seeds ``other["sd_over_seeds"]`` is the standard deviation of
+            the seeds' scores.
         data_sha256: hash of the rows.
         settings: the settings of the evaluation.
 

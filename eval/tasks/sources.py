@@ -341,9 +341,9 @@ class TaskData:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of the rows that the score depends on; a limit does not change it.
+        """SHA-256 of the whole splits that the score depends on; a limit does not change it.
 
-        For several splits it is the hash of the splits' hashes, one a line.
+        For several splits it is the hash of the splits' hashes, joined by newlines.
         """
         hashes = [rows.sha256 for rows in self.rows.values()]
         if len(hashes) == 1:

@@ -477,8 +477,8 @@ def _get_device(name: str) -> torch.device:
 def check_vocabulary(tokenizer: Any, config: Any, where: object) -> None:
     """Raise InputError for a tokenizer that cannot be used.
 
-    Such a tokenizer loses the quotation mark that opens a text, or has ids beyond the model's
-    vocabulary.
+    Such a tokenizer loses the quotation mark that opens a text, or has an id beyond the model's
+    vocabulary. Special tokens that it does not put into a text may be beyond it (``require_ids``).
 
     Args:
         tokenizer: transformers' tokenizer.

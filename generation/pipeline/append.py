@@ -259,7 +259,9 @@ def merge_manifests(base: Manifest, new: Manifest) -> Manifest:
     empty_shards += [rename_new_file(path, version) for path in new.counts.get("empty_shards", ())]
     if empty_shards:
         counts["empty_shards"] = empty_shards
-    if "sources_skipped" in new.counts:  # the new run has read the source from its beginning
+    # the new run has read the source from its beginning: its number, or none, holds for both
+    counts.pop("sources_skipped", None)
+    if "sources_skipped" in new.counts:
         counts["sources_skipped"] = new.counts["sources_skipped"]
 
     # a digest of the source's sentences for each version; that of the first has the plain name

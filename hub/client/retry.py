@@ -87,9 +87,9 @@ class RetryPolicy:
         """Return whether a failure is temporary, and record the failure.
 
         Temporary are lost connections, timeouts, and ``TEMPORARY_STATUSES`` except for a permanent
-        conflict. A connection that cannot be opened is temporary once the Hub has answered, and a
-        wrong answer once a step has succeeded. The caller passes each failure once, in the order in
-        which the failures happened.
+        conflict. A connection that cannot be opened, or not in time, is temporary once the Hub has
+        answered, and a wrong answer once a step has succeeded. The caller passes each failure once,
+        in the order in which the failures happened.
         """
         if isinstance(error, HfHubHTTPError):
             self.reached = True
@@ -97,7 +97,7 @@ class RetryPolicy:
             return is_temporary and not self._is_repeated_conflict(error)
         if isinstance(error, OfflineModeIsEnabled):
             return False
-        if isinstance(error, httpx2.ConnectError):
+        if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
             return self.reached
         if connection.is_wrong_answer(error):
             return self._has_succeeded

@@ -221,10 +221,10 @@ UNUSED_ENCODING = refuse(
 
 
 def _find_unused_parts(origin: Any) -> Iterator[str]:
-    """Yield a message for each unused key of a Hub dataset.
+    """Yield a message for each key of a Hub dataset that is set but not read.
 
-    ``repo_id`` and ``revision`` are unused by other kinds than hub. ``config`` and ``splits`` name
-    parts of a dataset, so one file leaves them unused, too. ``origin``: a section of type
+    Only the kind hub reads ``repo_id`` and ``revision``. Only the kind hub without ``path`` reads
+    ``config`` and ``splits``: with ``path``, one file is read, whole. ``origin``: a section of type
     ``Source`` or ``Examples``.
     """
     if origin.kind == "hub" and origin.path is None:

@@ -230,6 +230,10 @@ def test_another_beginning_of_the_source_is_refused_and_a_corrected_one_goes_on(
     assert manifest.counts["sources"] == 11 and manifest.counts["sources_skipped"] == {
         "duplicate": 1
     }
+    # the skipped row is corrected: the number of the earlier version goes
+    other.write_text("".join(lines[:10]) + "A text of a second source.\nA text of its own.\n")
+    manifest = written(lm, directory, *more(other), "version=0.3.0")
+    assert manifest.counts["sources"] == 12 and "sources_skipped" not in manifest.counts
 
 
 def test_what_is_not_finished_locked_or_damaged_is_refused(lm, texts, finished, whole, tmp_path):

@@ -121,7 +121,10 @@ def test_a_folder_says_what_it_was_made_from_or_nothing(tmp_path):
         assert read_upstream(str(tmp_path)) == {}
 
 
-@pytest.mark.parametrize("path", ["artifacts/datasets/tiny", "/home/me/artifacts/tiny"])
+@pytest.mark.parametrize(
+    "path",
+    ["artifacts/datasets/tiny", "/home/me/artifacts/tiny", "artifacts/datasets/tiny2.5-x2"],
+)
 def test_an_encoder_is_reproduced_from_its_published_recipe(tmp_path, path):
     directory = model_run(tmp_path / "run", base={"path": "assets/base", "license": "mit"})
     recipe = yaml.safe_load((directory / "recipe.yaml").read_text())
@@ -132,7 +135,8 @@ def test_an_encoder_is_reproduced_from_its_published_recipe(tmp_path, path):
     assert "--repo-type" not in card and "sts-dino train published/recipe.yaml" in card
     assert f"| `base.path` | `assets/base` | `{'b' * 64}` | in the clone |" in card
     shown = path if path.startswith("artifacts") else "tiny"
-    had = "a dataset; if it was published with the encoder, `sts-dino/tiny` |"
+    name = path.rpartition("/")[2]
+    had = f"a dataset; if it was published with the encoder, `sts-dino/{name}` |"
     assert (
         f"| `datasets.0.path` | `{shown}` | `{'d' * 64}` | {had}" in card and "/home/me" not in card
     )

@@ -395,8 +395,9 @@ def set_prompt(transformer: Transformer, prompt: str | None, where: str) -> None
 
     ``prompt`` None removes the template: sentences are read as they are. ``transformer`` was loaded
     with the modality_config ``PROMPTED``, or ``PLAIN`` for None. Raises InputError naming ``where``
-    when the prompt leaves no token of ``max_seq_length`` for a sentence, or the tokenizer gives
-    other ids through a chat template than for the whole string.
+    when the prompt leaves no token of ``max_seq_length`` for a sentence, when the chat template
+    gives other ids than prompt and sentence tokenised as one text, and when a sentence that is too
+    long would lose the prompt's end.
     """
     tokenizer: Any = transformer.tokenizer
     if prompt is None:
@@ -411,8 +412,8 @@ def set_prompt(transformer: Transformer, prompt: str | None, where: str) -> None
             allowed=f"fewer than max_seq_length, which is {most}",
             hint=f"shorten the prompt or raise {name_key(where, 'max_seq_length')}",
         )
-    # SentencePiece marks a text's first word with a space, which some tokenizers lose behind a
-    # special token.
+    # Try the template without, then with a space before the prompt: SentencePiece puts a space
+    # before a text's first word, and some tokenizers leave it out after a special token.
     for space in ("", " "):
         tokenizer.chat_template = make_chat_template(tokenizer, prompt, space)
         transformer._chat_template_suffix_cache.clear()  # it has the earlier template's end

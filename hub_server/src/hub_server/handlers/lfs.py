@@ -173,7 +173,10 @@ def _is_finished(call: Call) -> bool:
 
 
 def check_signature(call: Call) -> None:
-    """Raise HubError 403 unless this Hub signed the address, still valid, for this method."""
+    """Raise HubError 403 unless the address has this Hub's signature for the method and path.
+
+    A signature that has expired does not count.
+    """
     signature = call.query.get("signature", "")
     if not call.hub.signer.verify(signature, call.method, call.path):
         raise HubError(
