@@ -82,7 +82,8 @@ def test_a_value_that_json_lacks_is_refused_with_its_line(tmp_path, value):
 @pytest.mark.parametrize(
     "setting, problem",
     [
-        ("source.repo_id=org/texts", "repo_id names a Hub dataset, but"),
+        ("source.repo_id=org/texts", "repo_id is of a Hub dataset, but"),
+        ("source.revision=v1", "revision is of a Hub dataset, but"),
         ("premise_tokens=[32, 4]", "the least stands before the most"),
     ],
 )

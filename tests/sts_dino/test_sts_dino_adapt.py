@@ -401,7 +401,7 @@ def test_other_options_for_a_folder_that_was_begun_are_refused(corpus, tmp_path)
         corpus, tmp_path / "out", "builtin"
     )
     found = outcome(corpus, "--out", tmp_path / "out", "--lm", "builtin", "--limit", 45)
-    assert found.code == 2 and "was begun with another corpus or other options: limit;" in (
+    assert found.code == 2 and "was begun with another corpus or other options: --limit;" in (
         found.error
     )
 
