@@ -298,7 +298,7 @@ def test_adapt_refuses_a_server_that_refuses_before_anything_is_made(
         ("m@http://me:secret@host/v1", "--teacher: the URL cannot be used"),
         ("m@https://host/v1?key=secret", "--teacher: the URL cannot be used"),
         ("m@http://", "--teacher: the URL cannot be used"),
-        ("@http://host/v1", "--teacher: @http://host/v1 is not a folder here"),
+        ("@http://host/v1", "--teacher: is a URL without the name of a model"),
         ("org/name@http", "HF_HUB_OFFLINE is set"),  # a revision of a Hub's model
         ("m@http://127.0.0.1:1/v1", "--teacher-license: the licence of m is not known"),
     ],
