@@ -119,12 +119,12 @@ def draw_plots(run_experiments: Sequence[RunExperiment]) -> dict[str, str]:
     """Return name → SVG of the plots of the pages.
 
     They are the kept plots of results, ``effects`` if there are effects, and a plot by size of each
-    experiment with ``parameters``.
+    experiment whose result has a row of its ``parameters``.
     """
     plots: dict[str, str] = {}
     for experiment, result in run_experiments:
         plots |= result.measured.plots
-        if experiment.parameters:
+        if has_sizes(experiment, result):
             plots[experiment.name] = plot_sizes(experiment, result)
     effects = list_effects(run_experiments)
     if effects:
@@ -176,10 +176,10 @@ def format_summary(plan: Plan, run_experiments: Sequence[RunExperiment]) -> str:
     if waiting:
         parts.append("Not run yet: " + "; ".join(waiting) + ".")
     parts.append("## Readings")
-    for experiment, _ in run_experiments:
+    for experiment, result in run_experiments:
         if experiment.reading:
             parts.append(f"**{experiment.name}**: {experiment.title}. {experiment.reading}")
-        if experiment.parameters:
+        if has_sizes(experiment, result):
             parts.append(f"![{experiment.title}](results/{experiment.name}.svg)")
     return SEPARATOR.join(parts) + "\n"
 
@@ -431,6 +431,11 @@ def plot_effects(effects: Sequence[MeasuredEffect]) -> str:
 
     height = FRAME_INCHES + LINE_INCHES * len(effects)
     return draw_picture(draw, (10, height), "svg").decode()
+
+
+def has_sizes(experiment: Experiment, result: Result) -> bool:
+    """Return whether a result has a row of the experiment's ``parameters``, for ``plot_sizes``."""
+    return not result.measured.rows.keys().isdisjoint(experiment.parameters)
 
 
 def plot_sizes(experiment: Experiment, result: Result) -> str:

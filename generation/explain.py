@@ -250,9 +250,11 @@ def find_first_row_id(directory: Path) -> str:
         if base == "raw":
             # a shard has at least one row: files without rows are not made
             path = directory / file.path
+            if not path.is_file():
+                raise InputError(path, "no such file", hint=RERUN_HINT)
             with convert_reader_errors(path, RERUN_HINT):
-                table = pq.read_table(path, partitioning=None)
-            row = table.slice(length=1).to_pylist()[0]
+                first_batch = next(pq.ParquetFile(path).iter_batches(batch_size=1))
+            row = first_batch.to_pylist()[0]
             row_id = f"{row['source_id']}/{row['target']}/{row['attempt']}"
             return f"{row_id}/{shots}-{row['example_set']}" if shots else row_id
     raise InputError(directory, "has no raw row", allowed="the run directory of a dataset")
@@ -289,7 +291,8 @@ def explain_row(directory: Path, row_id_text: str, places: Sequence[str] = ()) -
         raise RunError(
             f"{directory}: row {row_id}",
             f"its seed was {row['seed']} and is {seed}",
-            hint="the recipe of the run decides it: leave out --set, or restore recipe.yaml",
+            hint="the recipe of the run decides it, and the version that made the run: leave out "
+            "--set, restore recipe.yaml, or install that version",
         )
     request = make_text_request(prompts, label, sentence.text, row_id.variant, seed)
 

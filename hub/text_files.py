@@ -264,6 +264,8 @@ def _strip_marks(text: str) -> str:
 
     A soft hyphen (U+00AD) stays: it may stand for a minus sign.
     """
+    if text.isascii():  # of a million cells nearly all are
+        return text.strip()
     return "".join(c for c in text if c == "\xad" or unicodedata.category(c) != "Cf").strip()
 
 

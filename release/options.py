@@ -88,7 +88,10 @@ class ClusterWorkers:
             require_no_secret(self.store)
 
     def require_datasets(self, dataset_count: int) -> None:
-        """Raise InputError for an option when ``dataset_count``, the dataset recipes, is 0."""
+        """Raise InputError for any of these options without a dataset recipe.
+
+        ``dataset_count``: the number of dataset recipes.
+        """
         words = format_options(self)
         if words and not dataset_count:
             hint = (

@@ -322,10 +322,7 @@ def read_student(path: Path, settings: Sequence[str] = ()) -> Student:
     and for one with validation, a limit, or a dataset of the Hub.
     """
     # Read the recipe; its base may be a model that the package ships
-    tree = read_yaml(path)
-    # A path beside a recipe in the current folder stays as it is: the hash has it in this form.
-    if path.parent.resolve() != Path.cwd():
-        tree = resolve_local_paths(tree, path.parent)
+    tree = resolve_local_paths(read_yaml(path), path.parent)
     tree = apply_overrides(tree, list(settings))
     base = tree.get("base")
     if isinstance(base, dict) and isinstance(base.get("path"), str):

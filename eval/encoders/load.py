@@ -16,14 +16,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sts_dino.eval.tasks.registry import GROUPS, TASKS
 from sts_dino.eval.tasks.task import Side
-from sts_dino.hub.contract.measured import FIDELITY, LEDGER, REPEATS, VALUE
+from sts_dino.hub.client.plan import MEASURED
 from sts_dino.hub.contract.packaged import (
     ENCODERS,
     MINILM,
@@ -36,7 +36,6 @@ from sts_dino.hub.contract.run_dir import (
     ARTIFACTS,
     MANIFEST,
     RECIPE,
-    REPORT,
     Manifest,
     read_manifest,
     require_complete,
@@ -222,14 +221,9 @@ def _quote_text(text: str) -> str:
 # Names, folders and suffixes of files that cannot change an embedding
 _UNHASHED_NAMES = {
     "README.md",
-    "results.json",
-    REPEATS,
-    VALUE,
-    FIDELITY,
-    LEDGER,
+    *MEASURED,
     MANIFEST,
     RECIPE,
-    REPORT,
     ".gitattributes",
     ORIGIN,
 }
@@ -364,10 +358,15 @@ def require_model(model: str) -> None:
     if path.exists():
         _check_folder(path, model)
     elif path.is_absolute() or not _is_repo_id(model.partition("@")[0]):
-        if model.lower() in ENCODERS:
-            require_packaged_encoder(model)
-        hint = "train it first: sts-dino train RECIPE; a Hub model is ORG/NAME[@REVISION]"
-        raise InputError(model, "no such model folder", hint=hint)
+        _refuse_missing(model)
+
+
+def _refuse_missing(model: str) -> NoReturn:
+    """Raise InputError for a model that is neither a folder nor a Hub id."""
+    if model.lower() in ENCODERS:
+        require_packaged_encoder(model)
+    hint = "train it first: sts-dino train RECIPE; a Hub model is ORG/NAME[@REVISION]"
+    raise InputError(model, "no such model folder", hint=hint)
 
 
 def download_and_check_model(model: str) -> None:
@@ -713,9 +712,7 @@ def download_model(model: str) -> tuple[Path, str]:
     repo_id, _, name = model.partition("@")
     revision = name or None
     if Path(model).is_absolute() or not _is_repo_id(repo_id):
-        if model.lower() in ENCODERS:
-            require_packaged_encoder(model)
-        raise InputError(model, "no such model folder", hint="a Hub model is ORG/NAME[@REVISION]")
+        _refuse_missing(model)
     with convert_read_errors(repo_id, revision):
         # snapshot_download would use an old copy when the Hub does not answer; this call fails
         if not constants.HF_HUB_OFFLINE:

@@ -12,6 +12,7 @@ so all are untrusted and read within the limits of ``sts_dino.hub.untrusted.load
 import codecs
 import hashlib
 import json
+import stat
 from pathlib import Path
 from shlex import quote
 from types import NoneType
@@ -150,8 +151,9 @@ def _read_mapping(path: Path) -> dict[str, Any]:
     """Read one YAML file, and no recipe that it extends.
 
     Raises InputError naming the file, and the place of bad YAML, for a missing file, a folder, a
-    pipe, a socket, a file with another suffix than .yaml, .yml and .json, and for other content
-    than a mapping in UTF-8 of at most ``MAX_BYTES``. Raises OSError for a file without permission.
+    pipe, a socket, a device, a file with another suffix than .yaml, .yml and .json, and for other
+    content than a mapping in UTF-8 of at most ``MAX_BYTES``. Raises OSError for a file without
+    permission.
     """
     if path.suffix.lower() not in ("", ".yaml", ".yml", ".json") and path.is_file():
         raise InputError(
@@ -161,8 +163,9 @@ def _read_mapping(path: Path) -> dict[str, Any]:
             hint=f"for the recipe of a corpus: sts-dino new {quote(str(path))}",
         )
     try:
-        if path.is_fifo() or path.is_socket():
-            raise InputError(path, "is a pipe or a socket", hint="look in recipes/")
+        mode = path.stat().st_mode  # raises FileNotFoundError, as open does
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise InputError(path, "is a pipe, a socket or a device", hint="look in recipes/")
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 4)
         # The last character of a larger file may be cut; its text is still too long to parse.

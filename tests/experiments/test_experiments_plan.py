@@ -166,6 +166,8 @@ def test_the_plot_of_sizes_labels_the_sizes_alone_and_draws_what_every_row_has()
     assert ">Avg.<" in drawn and ">agreement<" not in drawn
     assert ">270<" in drawn and ">600<" in drawn and "times10" not in drawn
     assert ">1500<" not in drawn
+    absent = experiment.model_copy(update={"parameters": {"added to the plan since": 1500}})
+    assert pages.draw_plots([(absent, result)]) == {}  # and the kept result has no plots
 
 
 def test_random_words_have_the_same_vectors_everywhere():

@@ -116,7 +116,7 @@ def test_a_pipe_in_a_files_place_is_refused_before_it_is_waited_for(tmp_path, na
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     os.mkfifo(path)
-    with pytest.raises(InputError, match=f"{name}: is a pipe(, a socket or a device| or a socket)"):
+    with pytest.raises(InputError, match=f"{name}: is a pipe, a socket or a device"):
         read(path)
 
 
@@ -124,7 +124,7 @@ def test_a_socket_in_the_place_of_a_recipe_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # a socket's path has 108 bytes at most
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("recipe.yaml")
-        with pytest.raises(InputError, match=r"recipe\.yaml: is a pipe or a socket"):
+        with pytest.raises(InputError, match=r"recipe\.yaml: is a pipe, a socket or a device"):
             read_yaml(Path("recipe.yaml"))
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sts_dino.hub.client.connection import convert_read_errors
 from sts_dino.hub.client.fetch import resolve_commit
-from sts_dino.hub.contract.measured import REPEATS
+from sts_dino.hub.client.plan import MEASURED
 from sts_dino.hub.contract.packaged import describe_packaged_model
 from sts_dino.hub.contract.recipe import DECIDING, Encoder, TrainingData
 from sts_dino.hub.contract.run_dir import ARTIFACTS
@@ -31,10 +30,7 @@ if TYPE_CHECKING:
 BASE_FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 WORD_VECTOR_ENDINGS = (".txt", ".vec", ".txt.gz", ".vec.gz")
-_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # no path such as ../base or /home/me/base
 CORPUS_KEYS = {"repo_id", "revision", "path", "config", "split", "columns"}  # keys of a vocabulary
-# measurements of a finished encoder, which are written into its folder after the training
-MEASUREMENTS = {"results.json", REPEATS}
 
 
 @dataclass(frozen=True)
@@ -165,15 +161,19 @@ def _fetch_adapter_base(folder: Path, where: str) -> str:
     config = folder / ADAPTER_CONFIG
     if not config.is_file():
         return ""
-    repo_id = read_json_object(config, where).get("base_model_name_or_path")
-    if not isinstance(repo_id, str) or not _HUB_ID.fullmatch(repo_id):
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    repo_id = read_json_object(config, where).get("base_model_name_or_path") or ""
+    try:
+        validate_repo_id(repo_id)  # refuses paths such as ../base and /home/me/base
+    except HFValidationError as error:
         raise InputError(
             where,
             f"is an adapter for {repo_id!r}, which is not on the Hub",
             allowed="its merged form",
-        )
-    from huggingface_hub import snapshot_download
-
+        ) from error
     with convert_read_errors(repo_id, "main"):
         snapshot = snapshot_download(repo_id, allow_patterns=list(BASE_FILES))
     return Path(snapshot).name  # the Hub's cache names a snapshot by its commit
@@ -182,7 +182,7 @@ def _fetch_adapter_base(folder: Path, where: str) -> str:
 def _hash_files(folder: Path, prefix: str = "") -> str:
     """Return the SHA-256 over the names and contents of a folder's files, as hex.
 
-    Only files that match ``BASE_FILES`` count, without ``MEASUREMENTS`` and ``artifacts/``: an
+    Only files that match ``BASE_FILES`` count, without ``MEASURED`` and ``artifacts/``: an
     encoder that is scored stays the same base. ``prefix`` is put before each pattern: "" takes the
     files of ``folder`` alone, "**/" those of all folders below, too.
     """
@@ -193,6 +193,6 @@ def _hash_files(folder: Path, prefix: str = "") -> str:
     lines = [
         f"{name} {hash_file(path)}\n"
         for name, path in sorted(paths.items())
-        if name not in MEASUREMENTS and not name.startswith(f"{ARTIFACTS.name}/")
+        if name not in MEASURED and not name.startswith(f"{ARTIFACTS.name}/")
     ]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
