@@ -37,6 +37,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name != LONGEST_FILE)
 
 
+class FailurePrinter:
+    """Prints a failed test's name at once: a run that is ended early has no summary."""
+
+    def __init__(self, config: pytest.Config):
+        self.config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self.config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            *_, reason = ["", *report.longreprtext.splitlines()]
+            terminal.write(f"\nfailed: {report.nodeid}: {reason}\n")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the process that prints the results name failed tests."""
+    if not hasattr(config, "workerinput"):  # pytest-xdist's workers have it
+        config.pluginmanager.register(FailurePrinter(config))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def names_of_other_machines():
     """Names of other machines that a test looked up: none has an address, as without a network."""

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import yaml
+from forked_python import python_in
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from serving import Reply, chat_answer, ordered_server
@@ -119,13 +120,16 @@ def test_a_killed_comparison_resumes_and_pays_for_no_request_twice(tmp_path):
         words = ["experiment", "chat-ways", f"m@{server.base_url}", "--sentences", "texts.txt"]
         words += ["--limit", "10", "--judge", "first", "--judge", "second"]
         words += ["--selector", "chooser", "--candidates", "2", "--folder", "steps"]
-        one_way = [sys.executable, "-m", "sts_dino", *words, "--way", "plain"]
+        forked = [python_in(environment), "-m", "sts_dino"]
+        one_way = [*forked, *words, "--way", "plain"]
         words += ["--in-process", "builtin", "--out", "out.json"]
-        command = [sys.executable, "-m", "sts_dino", *words]
+        command = [*forked, *words]
         options = {"cwd": tmp_path, "env": environment, "encoding": "utf-8"}
 
         # Killed while the second way is under way
-        killed = subprocess.Popen(command, stderr=subprocess.PIPE, **options)
+        killed = subprocess.Popen(
+            [sys.executable, "-m", "sts_dino", *words], stderr=subprocess.PIPE, **options
+        )
         while not list((tmp_path / "steps/datasets").glob("contrast-*.answers.sqlite")):
             assert killed.poll() is None, killed.stderr and killed.stderr.read()
             time.sleep(0.01)

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from forked_python import python_in
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from typer import Context, Exit
@@ -188,10 +189,17 @@ def test_the_search_page_has_the_figures_of_its_results():
                 assert f"{gain.score:+.2f} [{gain.low:.2f}, {gain.high:.2f}]" in page, row
 
 
-def ran(folder: Path, *command: str) -> str:
-    """What a command prints in a fresh folder, offline, with this Python's commands first."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "PATH": path}
+OFFLINE = {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+
+
+def ran(folder: Path, *command: str, programs: Path | None = None) -> str:
+    """What a command prints in a fresh folder, offline, with this Python's commands first.
+
+    ``programs``: a folder of commands before these.
+    """
+    folders = [str(programs)] if programs else []
+    folders += [str(Path(sys.executable).parent), os.environ["PATH"]]
+    environment = {**os.environ, **OFFLINE, "PATH": os.pathsep.join(folders)}
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, encoding="utf-8", timeout=900
     )
@@ -258,7 +266,16 @@ def test_its_first_snippet_prints_what_the_page_shows(tmp_path):
 
 @pytest.mark.slow("adapts an encoder")
 def test_its_route_and_its_steps_run_as_pasted(tmp_path):
-    """But for the download: the built-in language model generates."""
+    """But for the download: the built-in language model generates, and the first encoder is static.
+
+    The commands are forks of a process that has imported the libraries; test_wheel.py runs the
+    installed command.
+    """
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    python = python_in({**os.environ, **OFFLINE})
+    (programs / "sts-dino").write_text(f'#!/bin/sh\nexec {python} -m sts_dino "$@"\n')
+    (programs / "sts-dino").chmod(0o700)
     rows = (ROOT / "assets/demo-data/x1.tsv").read_text(encoding="utf-8").splitlines()[1:61]
     texts = [row.split("\t")[0] for row in rows]
     (tmp_path / "sentences.txt").write_text("\n".join(texts), encoding="utf-8")
@@ -268,9 +285,10 @@ def test_its_route_and_its_steps_run_as_pasted(tmp_path):
     _, route, steps, _ = blocks(PAGE)
     download, adapt = route.splitlines()
     assert download.startswith("sts-dino lm ")
-    ran(tmp_path, "bash", "-ec", adapt.replace("adapt ", "adapt --lm builtin "))
+    adapt = adapt.replace("adapt ", "adapt --lm builtin --encoder static ")
+    ran(tmp_path, "bash", "-ec", adapt, programs=programs)
     _, snippet = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     ran(tmp_path, sys.executable, "-c", snippet)
-    assert "adapt" in ran(tmp_path, "bash", "-ec", steps)
+    assert "adapt" in ran(tmp_path, "bash", "-ec", steps, programs=programs)
     assert (tmp_path / "mine/report.html").is_file()
     assert (tmp_path / "artifacts/models/questions-encoder").is_dir()

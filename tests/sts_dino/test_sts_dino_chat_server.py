@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from forked_python import python_in
 from serving import Reply, chat_answer, ordered_server
 
 pytest.importorskip(
@@ -105,11 +106,11 @@ def test_an_encoder_chooses_where_it_is_local(is_here, corpus, monkeypatch):
     assert recipe.model.server.choices == (4 if is_here else 1)
 
 
-def start(folder: Path, *words: str) -> "subprocess.Popen[str]":
+def start(folder: Path, *words: str, forked: bool = True) -> "subprocess.Popen[str]":
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = str(Path(__file__).parents[2])
     return subprocess.Popen(
-        [sys.executable, "-m", "sts_dino", *words],
+        [python_in(environment) if forked else sys.executable, "-m", "sts_dino", *words],
         cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,
@@ -135,7 +136,7 @@ def test_a_killed_run_and_one_beyond_its_budget_pay_for_no_request_twice(corpus)
 
         # Killed, stopped by the budget, and finished: 0.015 an answer
         server.bodies.clear()
-        killed = start(corpus.parent, *write)
+        killed = start(corpus.parent, *write, forked=False)
         while len(server.bodies) < 5 and killed.poll() is None:
             time.sleep(0.01)
         os.kill(killed.pid, signal.SIGKILL)
