@@ -22,6 +22,9 @@ sys.path[:0] = [
 from isolation import isolate_environment  # noqa: E402 - its folder is on the path now
 
 isolate_environment()
+if sys.platform == "linux":
+    # without it gloo looks up this machine's name, which a machine without a network may not know
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
 if "STS_DINO_DATA" in os.environ:
     os.environ["STS_DINO_DATA"] = str(Path(os.environ["STS_DINO_DATA"]).absolute())
 os.chdir(ROOT)  # tests name recipes and assets from here

@@ -141,7 +141,13 @@ def _train(arguments: list[str], rank: int, processes: int, port: int, log: Path
 def _launch(arguments: list[str], processes: int, log: Path) -> None:
     _write_to(log)
     config = LaunchConfig(
-        1, 1, processes, rdzv_backend="c10d", rdzv_endpoint="localhost:0", start_method="fork"
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=processes,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        start_method="fork",
+        local_addr="127.0.0.1",  # else the workers look up this machine's name
     )
     elastic_launch(config, _worker)(arguments)
 
