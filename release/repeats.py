@@ -8,6 +8,7 @@ Means and spread go to ``NAME.repeats.json`` and, where the recipe's own run is 
 
 import logging
 import re
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 app = cli.make_app(__doc__)
 
 Over = Literal["seed", "example_set"]
+MOST_RUNS = 1000
 OPTION_NAMES = {"seed": "--seeds", "example_set": "--example-sets"}
 
 
@@ -153,23 +155,21 @@ def parse_range(text: str, option: str) -> tuple[int, ...]:
 
     A number has at most nine digits. A range ascends and includes both ends. ``option`` is the name
     of the option, for errors. Returns the numbers in the order of the text. Raises InputError for
-    another text, a descending range and a repeated number.
+    another text, a descending range, a repeated number and more than ``MOST_RUNS`` numbers.
     """
     place = f"{option} {text!r}"
     values: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,9})(?:-(\d{1,9}))?\s*", part, re.ASCII)
-        numbers = range(0)
-        if match is not None:
-            first = int(match[1])
-            last = int(match[2] or first)
-            numbers = range(first, last + 1)
-        if not numbers:
+        if match is None or int(match[2] or match[1]) < int(match[1]):
             problem = f"{part!r} is not a number or ascending range (at most nine digits each)"
             raise InputError(place, problem, allowed="e.g. 42,43,44 or 0-9")
+        numbers = range(int(match[1]), int(match[2] or match[1]) + 1)
+        if len(values) + len(numbers) > MOST_RUNS:
+            raise InputError(place, f"names more than {MOST_RUNS:,} runs")
         values += numbers
-    for value in values:
-        if values.count(value) > 1:
+    for value, count in Counter(values).items():
+        if count > 1:
             raise InputError(place, f"{value} stands twice", hint="a run counts once")
     return tuple(values)
 

@@ -295,6 +295,8 @@ def main(
 
       sts-dino fidelity artifacts/datasets/sts-dino-x2 --encoder DIR --nli DIR
     """
+    command.require_nli_model(nli, nli_labels)
+
     # Check every run, and choose the judge. All runs have one judge: for a run in another language
     # than English, the multilingual one.
     manifests = [require_complete(directory) for directory in runs]

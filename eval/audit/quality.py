@@ -545,7 +545,8 @@ def main(
 
       sts-dino quality ORG/sts-dino-x2@v1.0.0 --encoder DIR --sample 10000
     """
-    # Check dataset and folder before a model is loaded
+    # Check options, dataset and folder before a model is loaded
+    command.require_nli_model(nli, nli_labels)
     rows = find_rows(run, config, split)
     folder = command.make_output_folder(
         out or command.get_default_folder("quality", rows.name, rows.config)

@@ -464,7 +464,7 @@ def find_beside(directory: Path, ending: str) -> Path | None:
     beside its target.
     """
     for place in (give_name(directory), directory.resolve()):
-        path = place.with_name(f"{place.name}.{ending}")
+        path = place.parent / f"{place.name}.{ending}"  # with_name refuses "/"
         if path.exists():
             return path
     return None

@@ -142,6 +142,10 @@ def test_numbers_and_ranges():
             parse_range(text, "--seeds")
     with pytest.raises(InputError, match="42 stands twice"):
         parse_range("42,43,42", "--seeds")
+    assert len(parse_range("1-1000", "--seeds")) == 1000
+    for text in ("0-1000", "0-999,2000-2001", "0-999999999"):
+        with pytest.raises(InputError, match="names more than 1,000 runs"):
+            parse_range(text, "--seeds")
 
 
 def test_example_sets_take_the_place_of_the_recipes(tmp_path):

@@ -27,7 +27,11 @@ from sts_dino.hub.contract.recipe import ModelRecipe
 from sts_dino.hub.contract.recipe_file import load_recipe
 from sts_dino.hub.contract.run_dir import require_complete
 from sts_dino.hub.errors import InputError, RunError
-from sts_dino.training.loop.distributed import report_once
+from sts_dino.training.loop.distributed import (
+    get_process_count,
+    get_process_index,
+    report_once,
+)
 from sts_dino.training.loop.files import (
     find_newest_usable,
     load_weights,
@@ -376,6 +380,12 @@ def test_an_error_ends_the_group_with_one_message(folder):
     said = (folder / "log.err").read_text()
     assert first == 1 and second != 0
     assert said.count("error: ") == 1 and "training, step" in said and "Traceback" not in said
+
+
+def test_an_empty_variable_of_a_launcher_is_an_unset_one(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.setenv(name, "")
+    assert (get_process_index(), get_process_count()) == (0, 1)
 
 
 def test_the_end_of_another_process_is_told_in_one_line(monkeypatch):

@@ -19,13 +19,13 @@ LOST_PROCESS_MESSAGES = ("Connection closed by peer", "Connection reset by peer"
 
 
 def get_process_count() -> int:
-    """Return the number of processes of this run (torch's world size)."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    """Return the number of processes of this run (torch's world size); unset and empty mean 1."""
+    return int(os.environ.get("WORLD_SIZE") or 1)
 
 
 def get_process_index() -> int:
-    """Return the rank of this process; 0 is the main one."""
-    return int(os.environ.get("RANK", "0"))
+    """Return the rank of this process; 0 is the main one; unset and empty mean 0."""
+    return int(os.environ.get("RANK") or 0)
 
 
 def is_main() -> bool:
