@@ -173,9 +173,13 @@ def test_the_taught_start_has_the_figures_of_its_results():
         assert f"{gain.score:.2f} [{gain.low:.2f}, {gain.high:.2f}]" in page, row
     for gain in map(Estimate.model_validate, kept("domains_losses.json")["over_first"].values()):
         assert f"{gain.score:+.2f} [{gain.low:.2f}, {gain.high:.2f}]" in page
-    for name in ("domains_120.json", "domains_50.json"):
+    variants = ("domains_teacher_mpnet.json", "domains_1.5b.json", "domains_e5.json")
+    for name in ("domains_120.json", "domains_50.json", *variants):
         gain = Estimate.model_validate(kept(name)["over_first"]["teacher, base and pairs"])
-        assert f"{gain.score:.2f} [{gain.low:.2f}, {gain.high:.2f}]" in page, name
+        assert f"{gain.score:+.2f} [{gain.low:.2f}, {gain.high:.2f}]" in page, name
+    for name in variants:
+        scores = kept(name)["scores"]["teacher, base and pairs"].values()
+        assert f"| {' | '.join(f'{score:.1f}' for score in scores)} |" in page, name
 
 
 def test_the_search_page_has_the_figures_of_its_results():
