@@ -174,7 +174,7 @@ def test_the_taught_start_has_the_figures_of_its_results():
     for gain in map(Estimate.model_validate, kept("domains_losses.json")["over_first"].values()):
         assert f"{gain.score:+.2f} [{gain.low:.2f}, {gain.high:.2f}]" in page
     variants = ("domains_teacher_mpnet.json", "domains_1.5b.json", "domains_e5.json")
-    for name in ("domains_120.json", "domains_50.json", *variants):
+    for name in ("domains_120.json", "domains_50.json", "domains_mpnet.json", *variants):
         gain = Estimate.model_validate(kept(name)["over_first"]["teacher, base and pairs"])
         assert f"{gain.score:+.2f} [{gain.low:.2f}, {gain.high:.2f}]" in page, name
     for name in variants:
