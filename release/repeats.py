@@ -166,7 +166,9 @@ def parse_range(text: str, option: str) -> tuple[int, ...]:
             raise InputError(place, problem, allowed="e.g. 42,43,44 or 0-9")
         numbers = range(int(match[1]), int(match[2] or match[1]) + 1)
         if len(values) + len(numbers) > MOST_RUNS:
-            raise InputError(place, f"names more than {MOST_RUNS:,} runs")
+            raise InputError(
+                place, f"names more than {MOST_RUNS:,} runs", allowed="e.g. 42,43,44 or 0-9"
+            )
         values += numbers
     for value, count in Counter(values).items():
         if count > 1:

@@ -88,6 +88,14 @@ def stay_on_this_machine(request, names_of_other_machines):
 
 
 @pytest.fixture
+def forked(monkeypatch):
+    """Fork stages from a process that has imported the libraries."""
+    from forked_python import python_in
+
+    monkeypatch.setattr(sys, "executable", python_in(dict(os.environ)))
+
+
+@pytest.fixture
 def offline(monkeypatch):
     """Let the Hub client read its cache alone, as with HF_HUB_OFFLINE=1."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)

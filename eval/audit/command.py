@@ -42,7 +42,9 @@ NliLabelsOption = Annotated[
 def require_nli_model(nli: str | None, nli_labels: str | None) -> None:
     """Raise InputError for ``--nli-labels`` without ``--nli``."""
     if nli_labels and not nli:
-        raise InputError("--nli-labels", "is given without --nli", hint="name its cross-encoder")
+        raise InputError(
+            "--nli-labels", "is given without --nli", hint="name the cross-encoder, or leave it out"
+        )
 
 
 def get_default_folder(kind: str, name: str, config: str) -> Path:

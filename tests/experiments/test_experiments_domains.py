@@ -1,14 +1,11 @@
 """The experiment on domains: its files, its plan, and a whole tiny run."""
 
 import json
-import os
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
-from forked_python import python_in
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tiny_lm import make_tokenizer
@@ -121,8 +118,7 @@ def test_every_row_of_the_plan_is_a_training_that_the_stage_takes():
 
 
 @pytest.mark.slow("seven commands")
-def test_a_tiny_run_compares_its_rows_and_runs_each_step_once(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "executable", python_in(dict(os.environ)))
+def test_a_tiny_run_compares_its_rows_and_runs_each_step_once(data, tmp_path, forked):
     folders = []
     for name in ("student", "teacher"):
         words = StaticEmbedding(make_tokenizer(), embedding_dim=16)

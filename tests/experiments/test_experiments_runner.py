@@ -2,15 +2,12 @@
 
 import gzip
 import json
-import os
-import sys
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import yaml
-from forked_python import python_in
 from small_runs import FEW_SHOT, small_recipe, small_run
 
 from sts_dino.experiments.command import PLANS, main
@@ -179,12 +176,6 @@ def tiny(tmp_path_factory):
     tree["experiments"] = [one | {"parameters": {"x2": 4.5}}]
     (place / "plan.yaml").write_text(yaml.safe_dump(tree))
     return place
-
-
-@pytest.fixture
-def forked(monkeypatch):
-    """Stages are forked from a process that has imported the libraries."""
-    monkeypatch.setattr(sys, "executable", python_in(dict(os.environ)))
 
 
 def run(place):

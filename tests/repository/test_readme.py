@@ -177,7 +177,7 @@ def test_the_taught_start_has_the_figures_of_its_results():
     for name in ("domains_120.json", "domains_50.json", "domains_mpnet.json", *variants):
         gain = Estimate.model_validate(kept(name)["over_first"]["teacher, base and pairs"])
         assert f"{gain.score:+.2f} [{gain.low:.2f}, {gain.high:.2f}]" in page, name
-    for name in variants:
+    for name in ("domains_losses.json", *variants):
         scores = kept(name)["scores"]["teacher, base and pairs"].values()
         assert f"| {' | '.join(f'{score:.1f}' for score in scores)} |" in page, name
 
@@ -269,6 +269,7 @@ def test_its_first_snippet_prints_what_the_page_shows(tmp_path):
 
 
 @pytest.mark.slow("adapts an encoder")
+@pytest.mark.timeout(1200)  # the longest test: six minutes beside other work
 def test_its_route_and_its_steps_run_as_pasted(tmp_path):
     """But for the download: the built-in language model generates, and the first encoder is static.
 
