@@ -5,9 +5,11 @@ import logging
 import os
 import socket
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+from tqdm import tqdm
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -25,6 +27,8 @@ isolate_environment()
 if sys.platform == "linux":
     # without it gloo looks up this machine's name, which a machine without a network may not know
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+# tqdm's own lock is shared with forks: one that is killed while it draws would block all others
+tqdm.set_lock(threading.RLock())
 if "STS_DINO_DATA" in os.environ:
     os.environ["STS_DINO_DATA"] = str(Path(os.environ["STS_DINO_DATA"]).absolute())
 os.chdir(ROOT)  # tests name recipes and assets from here

@@ -2,7 +2,9 @@
 
 import io
 import logging
+import multiprocessing
 import sys
+import threading
 import time
 
 import pytest
@@ -77,3 +79,28 @@ def test_a_terminal_shows_a_bar(monkeypatch):
     with ProgressBar(total=10, desc="run", unit="row", line_format="never") as bar:
         bar.update(10)
     assert "100%|" in terminal.getvalue() and "never" not in terminal.getvalue()
+
+
+def test_a_fork_that_is_killed_while_it_draws_blocks_no_other_bar():
+    """Tests kill forks at any moment (conftest.py gives tqdm a lock that forks do not share)."""
+    context = multiprocessing.get_context("fork")
+    is_drawing = context.Event()
+
+    def draw(bar_is_drawn=lambda: None):
+        with ProgressBar.get_lock():
+            bar_is_drawn()
+        list(ProgressBar(range(5), desc="run", unit="row"))
+
+    def draw_for_ever():
+        draw(lambda: (is_drawing.set(), time.sleep(600)))
+
+    draw()  # the lock is made before the fork
+    fork = context.Process(target=draw_for_ever)
+    fork.start()
+    assert is_drawing.wait(60)
+    fork.kill()
+    fork.join()
+    drawing = threading.Thread(target=draw, daemon=True)
+    drawing.start()
+    drawing.join(60)
+    assert not drawing.is_alive()
