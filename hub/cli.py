@@ -43,7 +43,7 @@ from sts_dino.hub.process import (
     end_at_once,
     set_signal_handlers,
 )
-from sts_dino.hub.untrusted import JOINING_CHARACTERS, get_first_line, strip_controls
+from sts_dino.hub.untrusted import SCRIPT_CHARACTERS, get_first_line, strip_controls
 
 logger = logging.getLogger(__name__)
 
@@ -281,7 +281,7 @@ class CleanOutput:
 
     def write(self, text: str) -> int:
         """Write the cleaned ``text``; return the length of ``text``."""
-        self._stream.write(strip_controls(text, kept=JOINING_CHARACTERS))
+        self._stream.write(strip_controls(text, kept=SCRIPT_CHARACTERS))
         return len(text)
 
     def __getattr__(self, name: str) -> Any:

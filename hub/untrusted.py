@@ -45,8 +45,12 @@ _DROPPED_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 # Unicode's categories: control, format (bidi marks, tags, zero width), surrogate, private use
 HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co"})
-# Zero-width joiner and non-joiner: format characters that emoji and some scripts need
-JOINING_CHARACTERS = frozenset("\u200c\u200d")
+# Format characters that scripts need: the zero-width joiner and non-joiner, and the visible signs
+# of Arabic, Syriac and Kaithi around a number (Unicode's property Prepended_Concatenation_Mark)
+SCRIPT_CHARACTERS = frozenset(
+    "\u200c\u200d\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2"
+    "\U000110bd\U000110cd"
+)
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 ZERO_WIDTH_SPACE_ENTITY = "&#8203;"  # an entity, because an editor would not show the character
 MARKDOWN_ENTITIES = str.maketrans({char: f"&#{ord(char)};" for char in "&<>\\`*_[]|~$^=!#"})
@@ -143,14 +147,14 @@ class Markdown(str):
 def make_visible(text: str) -> str:
     """Return ``text`` with U+FFFD for each character of ``HIDDEN_CATEGORIES``.
 
-    Such a character is invisible, or reorders the text around it. Tabs, ``\\n`` and the joiners of
-    emoji and some scripts stay.
+    Such a character is invisible, or reorders the text around it. Tabs, ``\\n`` and
+    ``SCRIPT_CHARACTERS`` stay.
     """
     return "".join(REPLACEMENT if _is_hidden(char) else char for char in text)
 
 
 def _is_hidden(char: str) -> bool:
-    if char in "\n\t" or char in JOINING_CHARACTERS:
+    if char in "\n\t" or char in SCRIPT_CHARACTERS:
         return False
     return unicodedata.category(char) in HIDDEN_CATEGORIES
 

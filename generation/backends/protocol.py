@@ -188,15 +188,17 @@ def extract_text(generated: str, ended: bool, text_end: TextEnd) -> tuple[str, s
 def _extract_line(generated: str, ended: bool) -> tuple[str, str | None]:
     """Return the first line, without a quotation mark at its end, and its problem or None.
 
-    A full stop after that mark is removed with it. The problem is NOT_CLOSED for a line that
-    neither a line break, a quotation mark nor the model ended, and EMPTY for any other line without
-    text. ``ended``: the model ended the text by itself.
+    A full stop after that mark is removed with it. A mark that closes a quotation inside the text
+    stays. The problem is NOT_CLOSED for a line that neither a line break, a quotation mark nor the
+    model ended, and EMPTY for any other line without text. ``ended``: the model ended the text by
+    itself.
     """
     line, line_break, _ = generated.partition("\n")
     line = line.strip()
-    unquoted = line.removesuffix(f"{QUOTE}.")
-    if unquoted == line:
-        unquoted = line.removesuffix(QUOTE)
+    last_mark = f"{QUOTE}." if line.endswith(".") else QUOTE
+    unquoted = line.removesuffix(last_mark)
+    if unquoted.count(QUOTE) % 2:  # the last mark is the pair of one inside
+        unquoted = line
     text = unquoted.strip()
     if not (line_break or ended or unquoted != line):
         return text, NOT_CLOSED

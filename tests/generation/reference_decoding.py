@@ -121,7 +121,9 @@ def decode(model, tokenizer, request: Request, settings: DecodingParameters) -> 
 
     text = tokenizer.decode(tokens, skip_special_tokens=True)
     if settings.text_end == "line":
-        text = re.sub(r'"\.?$', "", text.split("\n")[0].strip()).strip()
+        line = text.split("\n")[0].strip()
+        unquoted = re.sub(r'"\.?$', "", line)
+        text = line if unquoted.count('"') % 2 else unquoted.strip()
     else:
         text = text.split('"')[0].split("\n")[0].strip()
     return Reference(text, tokens, means[0], margin)

@@ -86,6 +86,10 @@ LINES: dict[tuple[str, bool], tuple[str, str | None]] = {
     ('A dog runs.".\nGenerate one', False): ("A dog runs.", None),
     ("A dog runs and", False): ("A dog runs and", "not_closed"),
     ('He said "no" to her.', True): ('He said "no" to her.', None),
+    ('He said "no"', True): ('He said "no"', None),
+    ('He said "no".', True): ('He said "no".', None),
+    ('He said "no""', False): ('He said "no"', None),
+    ('He said "no"', False): ('He said "no"', "not_closed"),
     ("\nA dog.", False): ("", "empty"),
     ('".', True): ("", "empty"),
 }

@@ -402,7 +402,7 @@ def test_text_is_shortened_and_escaped_and_numbers_are_formatted() -> None:
     ).endswith("word…")
     assert (
         make_visible_line("a\u202eb\x1bc\ud800") == "a\ufffdb\ufffdc\ufffd"
-        and make_visible("a\n\tb\u200d") == "a\n\tb\u200d"
+        and make_visible("a\n\tb\u200d \u06dd\u0663") == "a\n\tb\u200d \u06dd\u0663"
     )
     assert finalize("<b>") == "&#60;b&#62;"
     assert finalize(Markdown("<b>")) == "<b>"
