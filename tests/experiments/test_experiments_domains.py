@@ -107,10 +107,12 @@ def test_a_language_has_files_of_its_own(tmp_path):
     assert sorted(domain.taught_sentences.read_text("utf-8").splitlines()) == sorted(texts)
 
 
-def test_every_row_of_the_plan_is_a_training_that_the_stage_takes():
-    plan = DomainPlan.model_validate(read_yaml(PLAN))
+@pytest.mark.parametrize("file", [PLAN, PLAN.with_name("domain_settings.yaml")], ids=str)
+def test_every_row_of_a_plan_is_a_training_that_the_stage_takes(file):
+    plan = DomainPlan.model_validate(read_yaml(file))
     assert set(plan.choice) < set(domains.SUBSETS) and len(domains.SUBSETS) == 9
     for row in plan.rows:
+        load_recipe(plan.student, ModelRecipe, row.settings)
         for section in row.datasets:
             spec = TrainingData.model_validate({**section, "license": "unlicensed"})
             examples = [examples.name for examples in LOSSES[spec.loss].example_types]
