@@ -1050,7 +1050,8 @@ def describe_labels(adaptation: Adaptation, estimate: AdaptationEstimate) -> lis
     pairs = [data for data in adaptation.model.datasets if Path(data.path or "").name == name]
     if not pairs or pairs[0].example_type != "graded-triplet":
         return []
-    roles = assign_label_roles(adaptation.dataset, pairs[0].grades or Grades())
+    grades = pairs[0].grades or Grades()
+    roles = assign_label_roles(adaptation.dataset, grades, adaptation.teacher is not None)
     if not roles.spare:
         return []
     line = (

@@ -922,24 +922,32 @@ class LabelRoles:
     positives: the labels of the positives; empty where each sentence is its own positive.
     negatives: the labels of the hard negatives, the highest similarity first. A sentence's negative
         has the first of these labels for which a text of the sentence was kept.
-    unused: labels whose texts do not train.
+    unused: labels whose texts are in no triplet.
     is_own_positive: whether each source sentence is its own positive under dropout.
+    has_teacher: whether a teacher's scores train the encoder, too, with the texts of all labels.
     """
 
     positives: tuple[str, ...]
     negatives: tuple[str, ...]
     unused: tuple[str, ...]
     is_own_positive: bool
+    has_teacher: bool = False
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """The labels without which fewer sentences would train: all but substitutes and unused."""
-        return (*self.positives, *self.negatives[:1])
+        """The labels that are not ``spare``."""
+        taught = self.unused if self.has_teacher else ()
+        return (*self.positives, *taught, *self.negatives[:1])
 
     @property
     def spare(self) -> tuple[str, ...]:
-        """The labels that ``--labels`` can leave out: unused ones and substitutes."""
-        return (*self.unused, *self.negatives[1:])
+        """The labels that ``--labels`` can leave out: substitutes, and unused ones.
+
+        With a teacher, unused ones are needed: texts for 1 make its gain (docs/teacher.md), and
+        they are in no triplet where each sentence is its own positive.
+        """
+        unused = () if self.has_teacher else self.unused
+        return (*unused, *self.negatives[1:])
 
     def require_trainable(self) -> None:
         """Raise NoEncoderRecipe if positives or hard negatives have no label in the dataset."""
@@ -971,17 +979,22 @@ class LabelRoles:
                 f"; a text of label {self.negatives[1]} trains only for a sentence without a text "
                 f"of label {self.negatives[0]}"
             )
-        if self.unused:
+        if self.has_teacher:
+            text += "; the teacher scores the texts of all labels"
+        elif self.unused:
             text += f"; texts of label {' and '.join(self.unused)} do not train"
         return text
 
 
-def assign_label_roles(dataset: DatasetRecipe, grades: Grades) -> LabelRoles:
+def assign_label_roles(
+    dataset: DatasetRecipe, grades: Grades, has_teacher: bool = False
+) -> LabelRoles:
     """Assign each generated label of a dataset its role in a training on graded triplets.
 
     dataset: of a schema with scores, so that every label has one.
     grades: the score bands of positives and negatives; a label's score decides its role. Where
         each sentence is its own positive, the labels of the band of positives are unused.
+    has_teacher: whether a teacher's scores train the encoder, too.
 
     The labels of a role stand by score, the highest first.
     """
@@ -998,7 +1011,9 @@ def assign_label_roles(dataset: DatasetRecipe, grades: Grades) -> LabelRoles:
             negatives.append(label.name)
         else:
             unused.append(label.name)
-    return LabelRoles(tuple(positives), tuple(negatives), tuple(unused), is_own_positive)
+    return LabelRoles(
+        tuple(positives), tuple(negatives), tuple(unused), is_own_positive, has_teacher
+    )
 
 
 def find_taught_folder(pairs: Path) -> Path:
@@ -1140,7 +1155,7 @@ def format_model_recipe(
     if base.section.get("modules") == "sentence-transformer":
         rows["grades"] = {"positives": "itself"}
         grades = Grades(positives="itself")
-    roles = assign_label_roles(dataset, grades)
+    roles = assign_label_roles(dataset, grades, has_teacher=teacher is not None)
     roles.require_trainable()
     rows["loss"] = "MultipleNegativesRankingLoss"
     section = dict(base.section)

@@ -6,6 +6,7 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -315,6 +316,11 @@ def test_a_teacher_trains_a_finished_encoder_as_the_experiments_last_row(
     assert f"arguments.max_steps={TAUGHT_STEPS}" in row.settings
     assert found.model.merge == (None if base else 1.5)
     assert "merge=1.5" in row.settings
+    if base is None:
+        estimate = SimpleNamespace(label_seconds={"1": 60.0, "0": 60.0})
+        (line,) = adapt.describe_labels(found, estimate)
+        assert "; the teacher scores the texts of all labels. Texts of label 0 are rows" in line
+        assert "(another --out, --labels 1,0.5) the command takes about 1.0 minutes less" in line
     has_bf16 = "bf16" in found.model.arguments
     assert has_bf16 == (base is None and get_half_or_float32() == "bfloat16")
 
