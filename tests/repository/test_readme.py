@@ -171,7 +171,8 @@ def test_the_taught_start_has_the_figures_of_its_results():
     for row in ("taught start", "taught start, teacher, base and pairs"):
         gain = Estimate.model_validate(result["over_first"][row])
         assert f"{gain.score:.2f} [{gain.low:.2f}, {gain.high:.2f}]" in page, row
-    for name in ("domains_losses.json", "domains_settings.json", "domains_texts.json"):
+    ablations = ("domains_generated.json", "domains_settings.json", "domains_texts.json")
+    for name in ("domains_losses.json", *ablations):
         for gain in map(Estimate.model_validate, kept(name)["over_first"].values()):
             assert f"{gain.score:+.2f} [{gain.low:.2f}, {gain.high:.2f}]" in page
     variants = ("domains_teacher_mpnet.json", "domains_1.5b.json", "domains_e5.json")
