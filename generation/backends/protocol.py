@@ -197,7 +197,7 @@ def _extract_line(generated: str, ended: bool) -> tuple[str, str | None]:
     line = line.strip()
     last_mark = f"{QUOTE}." if line.endswith(".") else QUOTE
     unquoted = line.removesuffix(last_mark)
-    if unquoted.count(QUOTE) % 2:  # the last mark is the pair of one inside
+    if unquoted.count(QUOTE) % 2:  # the last mark closes a quotation inside the text
         unquoted = line
     text = unquoted.strip()
     if not (line_break or ended or unquoted != line):

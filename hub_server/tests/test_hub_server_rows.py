@@ -128,9 +128,9 @@ def test_labels_have_their_names(split):
 
 def test_values_are_rounded_and_long_or_wide_rows_cut(split):
     long = "x" * (row_scan.MOST_CELL_CHARACTERS + 1)
-    table = pa.table({"a": [0.1 + 0.2], "c": [long], "d": ["\u202e" + "y" * 400]})
+    table = pa.table({"a": [0.1 + 0.2], "c": [long], "d": ["\u202e\u06dd" + "y" * 400]})
     a, c, d = split(table).table[0]
-    assert a == "0.3" and d == "\N{REPLACEMENT CHARACTER}" + "y" * 400
+    assert a == "0.3" and d == "\N{REPLACEMENT CHARACTER}\u06dd" + "y" * 400
     assert c.startswith("x" * row_scan.MOST_CELL_CHARACTERS) and c.endswith(
         "(cut: 3,001 characters)"
     )

@@ -931,13 +931,13 @@ class LabelRoles:
     negatives: tuple[str, ...]
     unused: tuple[str, ...]
     is_own_positive: bool
-    has_teacher: bool = False
+    has_teacher: bool
 
     @property
     def needed(self) -> tuple[str, ...]:
         """The labels that are not ``spare``."""
-        taught = self.unused if self.has_teacher else ()
-        return (*self.positives, *taught, *self.negatives[:1])
+        labels = (*self.positives, *self.unused, *self.negatives)
+        return tuple(label for label in labels if label not in self.spare)
 
     @property
     def spare(self) -> tuple[str, ...]:
@@ -946,8 +946,8 @@ class LabelRoles:
         With a teacher, unused ones are needed: texts for 1 make its gain (docs/teacher.md), and
         they are in no triplet where each sentence is its own positive.
         """
-        unused = () if self.has_teacher else self.unused
-        return (*unused, *self.negatives[1:])
+        substitutes = self.negatives[1:]
+        return substitutes if self.has_teacher else (*self.unused, *substitutes)
 
     def require_trainable(self) -> None:
         """Raise NoEncoderRecipe if positives or hard negatives have no label in the dataset."""
@@ -980,15 +980,13 @@ class LabelRoles:
                 f"of label {self.negatives[0]}"
             )
         if self.has_teacher:
-            text += "; the teacher scores the texts of all labels"
+            text += ". Pairs of the texts of all labels train, too, with the teacher's scores"
         elif self.unused:
             text += f"; texts of label {' and '.join(self.unused)} do not train"
         return text
 
 
-def assign_label_roles(
-    dataset: DatasetRecipe, grades: Grades, has_teacher: bool = False
-) -> LabelRoles:
+def assign_label_roles(dataset: DatasetRecipe, grades: Grades, has_teacher: bool) -> LabelRoles:
     """Assign each generated label of a dataset its role in a training on graded triplets.
 
     dataset: of a schema with scores, so that every label has one.

@@ -107,7 +107,19 @@ def test_a_language_has_files_of_its_own(tmp_path):
     assert sorted(domain.taught_sentences.read_text("utf-8").splitlines()) == sorted(texts)
 
 
-@pytest.mark.parametrize("file", [PLAN, PLAN.with_name("domain_settings.yaml")], ids=str)
+SETTINGS_PLAN = PLAN.with_name("domain_settings.yaml")
+
+
+def test_the_settings_that_are_changed_are_those_of_the_taught_row():
+    rows = {row.name: row for row in DomainPlan.model_validate(read_yaml(PLAN)).rows}
+    taught = rows["teacher, base and pairs"]
+    published, first, *changed = DomainPlan.model_validate(read_yaml(SETTINGS_PLAN)).rows
+    assert published.datasets == () and first.settings == taught.settings
+    assert {str(row.datasets) for row in (first, *changed)} == {str(taught.datasets)}
+    assert all(row.settings != taught.settings for row in changed)
+
+
+@pytest.mark.parametrize("file", [PLAN, SETTINGS_PLAN], ids=str)
 def test_every_row_of_a_plan_is_a_training_that_the_stage_takes(file):
     plan = DomainPlan.model_validate(read_yaml(file))
     assert set(plan.choice) < set(domains.SUBSETS) and len(domains.SUBSETS) == 9

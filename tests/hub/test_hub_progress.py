@@ -84,20 +84,20 @@ def test_a_terminal_shows_a_bar(monkeypatch):
 def test_a_fork_that_is_killed_while_it_draws_blocks_no_other_bar():
     """Tests kill forks at any moment (conftest.py gives tqdm a lock that forks do not share)."""
     context = multiprocessing.get_context("fork")
-    is_drawing = context.Event()
+    has_lock = context.Event()
 
-    def draw(bar_is_drawn=lambda: None):
-        with ProgressBar.get_lock():
-            bar_is_drawn()
+    def draw():
         list(ProgressBar(range(5), desc="run", unit="row"))
 
-    def draw_for_ever():
-        draw(lambda: (is_drawing.set(), time.sleep(600)))
+    def hold_lock():
+        with ProgressBar.get_lock():
+            has_lock.set()
+            time.sleep(600)
 
     draw()  # the lock is made before the fork
-    fork = context.Process(target=draw_for_ever)
+    fork = context.Process(target=hold_lock)
     fork.start()
-    assert is_drawing.wait(60)
+    assert has_lock.wait(60)
     fork.kill()
     fork.join()
     drawing = threading.Thread(target=draw, daemon=True)

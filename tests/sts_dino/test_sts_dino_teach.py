@@ -319,7 +319,11 @@ def test_a_teacher_trains_a_finished_encoder_as_the_experiments_last_row(
     if base is None:
         estimate = SimpleNamespace(label_seconds={"1": 60.0, "0": 60.0})
         (line,) = adapt.describe_labels(found, estimate)
-        assert "; the teacher scores the texts of all labels. Texts of label 0 are rows" in line
+        assert (
+            "Pairs of the texts of all labels train, too, with the teacher's scores. Texts of"
+            in line
+        )
+        assert "do not train" not in line and "Texts of label 0 are rows of the dataset" in line
         assert "(another --out, --labels 1,0.5) the command takes about 1.0 minutes less" in line
     has_bf16 = "bf16" in found.model.arguments
     assert has_bf16 == (base is None and get_half_or_float32() == "bfloat16")

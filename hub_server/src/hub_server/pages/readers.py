@@ -34,7 +34,12 @@ _HAS_FORKSERVER = "forkserver" in multiprocessing.get_all_start_methods()  # not
 _CONTEXT: Any = multiprocessing.get_context("forkserver" if _HAS_FORKSERVER else "spawn")
 _CHILD_SLOTS = threading.Semaphore(2)
 _START_LOCK = threading.Lock()
-_VISIBLE = "\n\t\u200c\u200d"  # with the joiners that emoji and some scripts need
+# With the joiners that emoji and some scripts need, and the visible signs of Arabic, Syriac and
+# Kaithi around a number (Unicode's property Prepended_Concatenation_Mark)
+_VISIBLE = (
+    "\n\t\u200c\u200d\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2"
+    "\U000110bd\U000110cd"
+)
 _HIDDEN_CATEGORIES = ("Cc", "Cf", "Cs", "Co")  # categories: control, format, surrogate, private use
 Answer = TypeVar("Answer", bound=BaseModel)
 _NOT_STARTED = (
@@ -125,7 +130,7 @@ def _run_child(
 def escape_hidden_characters(text: str) -> str:
     """Return ``text`` with U+FFFD for every hidden character (``_HIDDEN_CATEGORIES``).
 
-    Line breaks, tabs and the joiners in ``_VISIBLE`` stay.
+    The characters of ``_VISIBLE`` stay.
     """
     characters = []
     for character in text:
