@@ -293,7 +293,7 @@ class Experiment(Strict):
         The paper's columns come first, then ``own_columns``. An average has the tasks of the
         columns that it averages. Raises InputError for an unknown paper or table, for a column that
         the paper's table does not have or that has no task, and for an average over several
-        metrics.
+        metrics. An effect in none of these columns is an InputError, too.
         """
         # Choose the columns
         table = self.printed
@@ -312,7 +312,14 @@ class Experiment(Strict):
             if not tasks:
                 raise InputError(place, f"has no task: {printed[name].reason}")
             columns[name] = OwnColumn(tasks=tasks)
-        return columns | dict(self.own_columns)
+        columns |= self.own_columns
+
+        # An effect in another column would be left out silently
+        for effect in self.effects:
+            if effect.column not in columns:
+                place = f"{self.name}: column {effect.column!r} of an effect"
+                raise InputError(place, "is not measured", allowed=list(columns))
+        return columns
 
 
 def _list_tasks(column: Column, columns: Mapping[str, Column]) -> Iterator[str]:

@@ -12,6 +12,7 @@ import typer
 import yaml
 
 from sts_dino.hub import cli
+from sts_dino.hub.client.fetch import is_run_of
 from sts_dino.hub.contract.licences import choose_untaught_licence
 from sts_dino.hub.contract.recipe import ModelRecipe, TrainingData
 from sts_dino.hub.contract.recipe_file import load_recipe
@@ -83,13 +84,19 @@ def train_baseline(directory: Path, recipe: ModelRecipe) -> None:
         directory: the model's finished run directory; the baseline's lies beside it.
         recipe: the model's recipe.
 
-    Raises InputError for a model that is unfinished or has no record of its steps, typer.Exit with
-    the training's exit code when it fails, RunError when it is killed.
+    Raises InputError for a model that is unfinished, that another recipe trained, or that has no
+    record of its steps, typer.Exit with the training's exit code when it fails, RunError when it is
+    killed.
     """
     if recipe.control is None:
         return
+    manifest = require_complete(directory)
+    if not is_run_of(manifest, recipe):
+        problem = "holds a run of another recipe or of other settings"
+        hint = "give the recipe and the --set of its training"
+        raise InputError(directory, problem, hint=hint)
     baseline = locate_baseline(directory)
-    steps = read_steps(require_complete(directory), directory)
+    steps = read_steps(manifest, directory)
     tree = make_baseline_recipe(recipe, steps).model_dump(mode="json")
     path = baseline.with_name(f"{baseline.name}.yaml")
     write_text(path, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))

@@ -719,12 +719,15 @@ def _require_same_choices(path: Path, chosen: str, dataset_recipe: Path) -> None
 def estimate_adaptation(adaptation: Adaptation) -> AdaptationEstimate:
     """Predict seconds, disk and memory of all steps by pilots.
 
-    ``ESTIMATE_FILE`` keeps the prediction. A later call with the same recipes, workers, judge and
-    number of own texts reads it there. Raises InputError or RunError when a pilot fails.
+    ``ESTIMATE_FILE`` keeps the prediction. A later call with the same corpus file, recipes,
+    workers, judge and number of own texts reads it there. Raises InputError or RunError when a
+    pilot fails.
     """
     # Read the prediction of an earlier call, if nothing that it depends on has changed.
     path = adaptation.out / ESTIMATE_FILE
+    corpus = Path(adaptation.dataset.source.path or "")
     key = [
+        hash_file(corpus) if corpus.is_file() else None,
         hash_file(adaptation.dataset_recipe),
         hash_file(adaptation.model_recipe),
         adaptation.own.text_count,

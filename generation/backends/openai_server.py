@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property, partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,6 +71,7 @@ _SECONDS_OF_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 _DURATION_PART = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h|)")  # of "6m0s", "12ms" or "7.5"
 _ANSWERS_TO_SPEED_UP = 20  # answers without a change before one more request may be in flight
 _BYTES_PER_TOKEN = 3  # of a prompt; a low guess, so that the reserved price is rather too high
+_PROOFS = 3  # requests whose answers show whether a server gives structured output
 _QUOTED_LENGTH = 200  # characters of a server's message in an error
 _CONNECT_SECONDS = 10.0
 _NEW_LIMIT_FIELD = "max_completion_tokens"  # OpenAI's later name of max_tokens
@@ -618,7 +620,7 @@ class OpenAIServer:
         """
         self.client.pace.is_cancelled.clear()
         if queue and self.server.structured_output:
-            self._prove_structured_output(queue[0], settings)
+            self._prove_structured_output(list(islice(queue, _PROOFS)), settings)
         pool = ThreadPoolExecutor(self.server.concurrency, thread_name_prefix="openai")
         # by the first key of an unfinished HTTP request: its answers, and the texts that need them
         in_flight: dict[bytes, Future[list[Answer]]] = {}
@@ -676,23 +678,28 @@ class OpenAIServer:
         texts_of_request = self.server.choices * len(list_answer_keys(self.server))
         return self.server.concurrency * texts_of_request
 
-    def _prove_structured_output(self, request: Request, settings: DecodingParameters) -> None:
-        """Send a request, and raise InputError when its answer lacks the requested JSON.
+    def _prove_structured_output(
+        self, requests: Sequence[Request], settings: DecodingParameters
+    ) -> None:
+        """Send requests until an answer has the requested JSON; raise InputError if all lack it.
 
-        Some servers ignore ``response_format``. An answer that was cut proves nothing. The answer
-        is cached like any other, so it is paid for once. Raises what ``_fetch_answers`` raises.
+        Some servers ignore ``response_format``, and a model may miss the JSON once. An answer that
+        was cut proves nothing, and passes. The answers are cached like any other, so they are paid
+        for once. Raises what ``_fetch_answers`` raises.
         """
-        answer = self._fetch_answers(self._make_post(request, settings), settings)[0]
-        text, _ = extract_structured_text(answer.text, list_answer_keys(self.server)[0])
-        # a sentence of the JSON may be NOT_CLOSED, too; without the JSON the text is the answer
-        if text == answer.text and answer.has_ended(settings.max_new_tokens):
-            raise InputError(
-                f"server {self.server.base_url}",
-                "answers without the JSON of model.server.structured_output: "
-                f"{join_lines(text, _QUOTED_LENGTH)!r}",
-                hint="remove structured_output from the recipe: the sentence is then found in the "
-                "answer's text",
-            )
+        for request in requests:
+            answer = self._fetch_answers(self._make_post(request, settings), settings)[0]
+            text, _ = extract_structured_text(answer.text, list_answer_keys(self.server)[0])
+            # a sentence of the JSON may be NOT_CLOSED, too; without the JSON the text is the answer
+            if text != answer.text or not answer.has_ended(settings.max_new_tokens):
+                return
+        raise InputError(
+            f"server {self.server.base_url}",
+            "answers without the JSON of model.server.structured_output: "
+            f"{join_lines(text, _QUOTED_LENGTH)!r}",
+            hint="remove structured_output from the recipe: the sentence is then found in the "
+            "answer's text",
+        )
 
     def _make_post(self, request: Request, settings: DecodingParameters) -> _Post:
         """Return the HTTP request for a text; texts of one answer have the same request."""

@@ -241,6 +241,16 @@ def test_a_column_that_no_task_measures_is_refused():
         one.list_columns()
 
 
+def test_an_effect_in_a_column_that_is_not_measured_is_refused():
+    tree = yaml.safe_load((ROOT / PLANS / "dino.yaml").read_text())
+    tree["experiments"][0]["effects"][0]["column"] = "Avrg."
+    one = Experiment.model_validate(tree["experiments"][0])
+    with pytest.raises(
+        InputError, match=r"dino-1: column 'Avrg.' of an effect: is not measured; allowed: .*Avg"
+    ):
+        one.list_columns()
+
+
 def test_the_failures_are_counted_among_the_experiments_that_ran(tmp_path, monkeypatch):
     monkeypatch.setattr(command, "run_all", lambda runner, experiments, results: ["dino-2"])
     monkeypatch.setattr(command, "write_pages", lambda *_: None)

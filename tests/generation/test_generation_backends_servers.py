@@ -413,12 +413,23 @@ def test_structured_output_is_one_sentence_in_json():
     assert writer.describe()["structured_output"] is True
 
 
-def test_a_server_that_ignores_the_schema_is_named_by_its_first_answer(tmp_path):
+def test_a_server_that_ignores_the_schema_is_named_by_its_first_answers(tmp_path):
     with ordered_server(lambda *_: completion("", message={"content": "Sure!"})) as server:
         writer = connect(server.base_url, tmp_path / "run", chat=True, structured_output=True)
         error = failure(writer, REQUESTS)
     assert "without the JSON of model.server.structured_output: 'Sure!'" in str(error)
-    assert "remove structured_output" in str(error) and len(server.bodies) == 1
+    assert "remove structured_output" in str(error) and len(server.bodies) == 3
+
+
+def test_a_model_that_misses_the_json_once_goes_on():
+    sentence = json.dumps({"sentence": "It rains."})
+    with ordered_server(
+        lambda _, number: completion("", message={"content": sentence if number else "Sure!"})
+    ) as server:
+        writer = connect(server.base_url, chat=True, structured_output=True, concurrency=1)
+        found = complete(writer, REQUESTS[:3], SETTINGS)
+    assert [one.text for one in found] == ["Sure!", "It rains.", "It rains."]
+    assert found[0].problem == "not_closed" and len(server.bodies) == 3
 
 
 def test_an_unclosed_quotation_in_the_first_sentence_is_no_missing_json():

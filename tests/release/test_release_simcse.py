@@ -159,5 +159,7 @@ def test_the_control_is_trained_for_as_many_steps_and_scored_with_the_model(
     monkeypatch.setattr(simcse, "run_stage", in_this_process)
     train_baseline(trained / "tiny", recipe)  # it is there
     assert (trained / "tiny.copies/manifest.json").stat().st_mtime_ns == before
-    with pytest.raises(InputError, match="holds a run of another recipe"):
+    with pytest.raises(
+        InputError, match="tiny: holds a run of another recipe or of other settings"
+    ):
         train_baseline(trained / "tiny", recipe.model_copy(update={"batch_size": 8}))

@@ -683,6 +683,12 @@ def test_an_estimate_is_made_once_for_the_same_recipes(corpus, tmp_path, monkeyp
         estimate_adaptation(more)
     assert len(asked) == 12
 
+    # A corpus that was edited since is read again.
+    with corpus.open("a", encoding="utf-8") as file:
+        file.write("One more sentence stands in the corpus.\n")
+    estimate_adaptation(more)
+    assert len(asked) == 14
+
 
 def test_an_estimate_without_a_judge_is_made_anew_once_the_judge_is_installed(
     corpus, tmp_path, monkeypatch
