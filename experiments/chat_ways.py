@@ -226,8 +226,8 @@ def main(
 
     Examples:
 
-      sts-dino experiment chat-ways qwen@http://127.0.0.1:8080/v1 --sentences texts.txt \\
-        --in-process qwen2.5-coder-1.5b-instruct --out chat_ways.json
+      sts-dino experiment chat-ways qwen@http://127.0.0.1:8080/v1 --sentences texts.txt
+      --in-process qwen2.5-coder-1.5b-instruct --out chat_ways.json
     """
     # Check the options before a request is sent
     model = require_server_model(server)

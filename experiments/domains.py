@@ -178,9 +178,9 @@ def main(
 
       sts-dino experiment domains --data DIR --set @assets/offline.yaml --out choice.json
 
-      sts-dino experiment domains es-stsb --data DIR --sentences 300 \\
-        --set base.repo_id=intfloat/multilingual-e5-small --set base.license=mit \\
-        --set @assets/offline.yaml
+      sts-dino experiment domains es-stsb --data DIR --sentences 300
+      --set base.repo_id=intfloat/multilingual-e5-small --set base.license=mit
+      --set @assets/offline.yaml
     """
     # Check the options
     if data is None:
@@ -474,6 +474,10 @@ class DomainMaker:
         language = domain.name[:2] if domain.name in LANGUAGES else "en"
         command = ["new", str(domain.sentences), "--lm", self.lm, "--language", language]
         command += ["--license", "unlicensed", "--name", domain.name, "--out", str(recipe)]
+        if not self.steps.is_finished("recipe", key):
+            # Of a killed `new`, which writes over no recipe
+            recipe.unlink(missing_ok=True)
+            recipe.with_suffix(".encoder.yaml").unlink(missing_ok=True)
         self.steps.run_once("recipe", key, command, domain.name, recipe)
         command = ["write", str(recipe), "--out", str(run)]
         self.steps.run_once("dataset", key, command, domain.name, run / "manifest.json")

@@ -109,8 +109,8 @@ def main(
 
       sts-dino experiment search DIR --set @assets/offline.yaml --out results.json
 
-      sts-dino experiment search DIR --row "inverse cloze, teacher" --row "the teacher" \\
-        --seeds 1 --set @assets/offline.yaml --out taught.json
+      sts-dino experiment search DIR --row "inverse cloze, teacher" --row "the teacher"
+      --seeds 1 --set @assets/offline.yaml --out taught.json
     """
     names = choose_rows(rows, mixed)
     if TEACHER in names and parse_server("--teacher", teacher) is not None:

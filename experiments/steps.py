@@ -63,7 +63,7 @@ class Steps:
             title: names the step in messages.
             out: what the step writes; the step runs again when it is missing.
         """
-        path = self.folder / "steps" / f"{kind}-{key}.json"
+        path = self._get_record_path(kind, key)
         record: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {}
         if record.get("finished") and out.exists():
             # Earlier versions recorded one number for each run; today the list has one
@@ -79,6 +79,15 @@ class Steps:
         write_text(path, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
         logger.info(f"{title}: {kind} took {seconds:,.0f} CPU seconds")
         return seconds
+
+    def is_finished(self, kind: str, key: str) -> bool:
+        """Return whether a step is recorded as finished."""
+        path = self._get_record_path(kind, key)
+        return path.is_file() and bool(json.loads(path.read_bytes()).get("finished"))
+
+    def _get_record_path(self, kind: str, key: str) -> Path:
+        """Return the file that records a step."""
+        return self.folder / "steps" / f"{kind}-{key}.json"
 
     def train(self, recipe: Path, settings: Sequence[str], key: str, title: str) -> StepOutput:
         """Train the encoder of a recipe, unless it has been.

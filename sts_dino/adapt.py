@@ -37,7 +37,8 @@ from sts_dino.eval.runs.score import score_encoder
 from sts_dino.eval.tasks.own import OwnData, OwnFiles, read_own
 from sts_dino.eval.tasks.sources import Source
 from sts_dino.generation.executors.cluster import ClusterOptions
-from sts_dino.generation.inputs.sources import read_file_rows
+from sts_dino.generation.inputs.examples import list_example_files
+from sts_dino.generation.inputs.sources import list_source_files, read_file_rows
 from sts_dino.generation.pipeline.reporting import COST_LINE
 from sts_dino.generation.run import (
     describe_counts,
@@ -587,12 +588,12 @@ def propose_adaptation(
     try:
         model_recipe = _choose_encoder_recipe(dataset_recipe, encoder_recipe, encoder, is_begun)
         adaptation = Adaptation.load(out, dataset_recipe, model_recipe, encoder.workers)
-    except BaseException:  # also Ctrl-C
+        write_text(choices_file, f"{chosen}\n")  # after everything that may be refused
+    except BaseException:  # also Ctrl-C, and a full disk
         # The next call may have other choices, and must not take the recipes of these
         for file in new_files:
             file.unlink(missing_ok=True)
         raise
-    write_text(choices_file, f"{chosen}\n")  # after everything that may be refused
     return replace(adaptation, is_proposed=not is_recipe)
 
 
@@ -922,7 +923,7 @@ def plan_steps(adaptation: Adaptation, estimate: AdaptationEstimate) -> list[Ste
             "write",
             tuple(write),
             estimate.write,
-            partial(_is_finished, adaptation.pairs, adaptation.dataset),
+            partial(_is_written, adaptation),
         ),
         Step("verify", "fidelity", (pairs,), estimate.verify, partial(_is_verified, adaptation)),
         Step("teach", "teach", tuple(teach), estimate.teach, partial(_is_taught, adaptation)),
@@ -931,7 +932,7 @@ def plan_steps(adaptation: Adaptation, estimate: AdaptationEstimate) -> list[Ste
             "train",
             (*model, "--out", encoder),
             estimate.train,
-            partial(_is_trained, adaptation),
+            partial(_is_trained, adaptation, adaptation.encoder, adaptation.model),
         ),
         Step(
             "control",
@@ -949,6 +950,21 @@ def _is_finished(directory: Path, recipe: DatasetRecipe | ModelRecipe) -> bool:
     """Return whether a run directory has the complete results of a recipe."""
     manifest = read_manifest(directory)
     return manifest is not None and manifest.complete and is_run_of(manifest, recipe)
+
+
+def _is_written(adaptation: Adaptation) -> bool:
+    """Return whether the pairs are finished, of the recipe and of the present corpus and examples.
+
+    The step refuses pairs of an edited file; a missing file cannot be compared.
+    """
+    recipe = adaptation.dataset
+    if not _is_finished(adaptation.pairs, recipe):
+        return False
+    files = list_source_files(recipe.source)
+    if recipe.few_shot is not None:
+        files += list_example_files(recipe.few_shot.examples)
+    inputs = require_complete(adaptation.pairs).inputs.values()
+    return all(hash_file(file) in inputs for file in files if file.is_file())
 
 
 def _is_verified(adaptation: Adaptation) -> bool:
@@ -971,21 +987,32 @@ def _is_taught(adaptation: Adaptation) -> bool:
     )
 
 
-def _is_trained(adaptation: Adaptation) -> bool:
-    """Return whether the encoder is trained, and with a teacher, whether on its present pairs."""
-    if not _is_finished(adaptation.encoder, adaptation.model):
-        return False
-    if adaptation.teacher is None:
-        return True
-    inputs = require_complete(adaptation.encoder).inputs
-    return hash_file(adaptation.taught / TAUGHT_PAIRS) in inputs.values()
-
-
 def _has_baseline(adaptation: Adaptation) -> bool:
     """Return whether the SimCSE baseline is trained, for as many steps as the encoder."""
     steps = read_steps(require_complete(adaptation.encoder), adaptation.encoder)
     recipe = make_baseline_recipe(adaptation.model, steps)
-    return _is_finished(locate_baseline(adaptation.encoder), recipe)
+    return _is_trained(adaptation, locate_baseline(adaptation.encoder), recipe)
+
+
+def _is_trained(adaptation: Adaptation, directory: Path, recipe: ModelRecipe) -> bool:
+    """Return whether a run directory has the encoder of a recipe, trained on the present pairs.
+
+    The pairs may have been generated or scored anew since; the training refuses that encoder.
+    """
+    if not _is_finished(directory, recipe):
+        return False
+    inputs = require_complete(directory).inputs.values()
+    pairs = require_complete(adaptation.pairs)
+    for item in recipe.datasets:
+        if item.teacher is not None:
+            digest = hash_file(adaptation.taught / TAUGHT_PAIRS)
+        elif Path(item.path or "") == adaptation.pairs:
+            digest = pairs.hash_shards(item.config)
+        else:
+            continue
+        if digest not in inputs:
+            return False
+    return True
 
 
 def _is_scored(adaptation: Adaptation) -> bool:

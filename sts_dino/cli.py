@@ -214,6 +214,8 @@ def load_command(name: str, stage: Stage) -> Any:
 
     command: Any = typer.main.get_command(module.app)
     command.name = name
+    if stage.words:  # the module's own help is that of the command without these options
+        command.help = f"{stage.help}."
     parse_original = command.parse_args
 
     def parse_converted(context: Any, arguments: list[str]) -> Any:

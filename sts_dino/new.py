@@ -114,9 +114,9 @@ class CorpusChoices:
             metavar="1,0.5,0", help="Labels to generate texts for: similarities [default: all]"
         ),
     ] = None
-    limit: Annotated[int | None, typer.Option(min=1, help="Maximal number of source sentences")] = (
-        None
-    )
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Maximal number of source sentences [default: 1000]")
+    ] = None
     config: Annotated[str | None, typer.Option(help="Config of a Hub dataset that has several")] = (
         None
     )
@@ -465,7 +465,9 @@ def _read_corpus(
                 allowed="only with a corpus ORG/NAME@REVISION",
             )
     path = Path(location)
-    relative_path = Path(os.path.relpath(path, recipe.parent)).as_posix()
+    # Both without links: ".." behind a link to a folder leads elsewhere
+    real_path = path.parent.resolve() / path.name
+    relative_path = Path(os.path.relpath(real_path, recipe.parent.resolve())).as_posix()
     source = {"kind": "file", "path": relative_path}
     profile = measure_file(path, *text_choices, encoding)
     found_encoding = find_encoding(path, path, encoding)

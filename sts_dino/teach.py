@@ -35,7 +35,7 @@ from sts_dino.hub.contract.schema import ROW_SCHEMAS, build_features
 from sts_dino.hub.contract.shards import write_shard
 from sts_dino.hub.durable import hash_file, make_folder, write_text
 from sts_dino.hub.errors import InputError
-from sts_dino.hub.text_files import kind_of
+from sts_dino.hub.text_files import is_blank, kind_of
 from sts_dino.hub.untrusted import warn_of_cut_texts
 from sts_dino.teacher import has_changed, load_teacher
 
@@ -133,8 +133,8 @@ def main(
 
     Examples:
 
-      sts-dino teach artifacts/adapted/questions/datasets/questions-pairs \\
-        --teacher embeddinggemma-300m --out taught
+      sts-dino teach artifacts/adapted/questions/datasets/questions-pairs
+      --teacher embeddinggemma-300m --out taught
 
       sts-dino teach sentences.txt --teacher bge-m3@http://127.0.0.1:8080/v1 --out taught
     """
@@ -301,14 +301,14 @@ def read_groups(
     for file in files:
         rows += [(sentence,) for sentence in read_sentences(file, encoding)]
 
-    # Index the source sentences; an empty cell is no text.
+    # Index the source sentences; a blank cell is no text.
     groups: dict[str, int] = {}
     numbers: dict[str, int] = {}
     for source, *generated in rows:
         number = numbers.setdefault(source, len(numbers))
         for text in (source, *generated):
-            groups.setdefault(text, number)
-    groups.pop("", None)
+            if not is_blank(text):
+                groups.setdefault(text.strip(), number)
     return groups
 
 

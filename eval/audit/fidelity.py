@@ -282,7 +282,7 @@ def main(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure label fidelity of each RUN_DIR, print a table, and write fidelity.json for its card.
+    """Measure label agreement of each RUN_DIR, print a table, and write fidelity.json for its card.
 
     The table has Spearman's correlation of label score and the judge's cosine, the mean cosine of
     each label, the share of pairs that fit their label by the order of the cosines, near-copies of

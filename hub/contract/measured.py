@@ -1,7 +1,7 @@
 """Measurements of a run's rows, each in a JSON file beside the run's manifest.
 
-The measurements are decontamination, label fidelity, repeated trainings and downstream gain. A file
-holds the fingerprint of the rows that were measured, and is refused beside other rows.
+The measurements are decontamination, label agreement, repeated trainings and downstream gain. A
+file holds the fingerprint of the rows that were measured, and is refused beside other rows.
 """
 
 import hashlib

@@ -1590,7 +1590,7 @@ class TrainingData(Pinned):
     encoding: Annotated[Encoding | None, OPTION] = None
     # graded-pair, graded-triplet; left out: its defaults
     grades: Annotated[Grades | None, OPTION] = None
-    # the column of how much each row counts; left out: all the same
+    # no longer supported: training refuses it, since every row counts the same
     weights: Annotated[str | None, OPTION] = None
     loss: str
     loss_arguments: dict[str, str] = Field(default_factory=dict)  # under the loss class's own names

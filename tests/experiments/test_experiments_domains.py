@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -132,6 +133,31 @@ def test_every_row_of_a_plan_is_a_training_that_the_stage_takes(file):
 
 
 @pytest.mark.slow("seven commands")
+def test_recipes_of_a_killed_command_are_written_anew(data, tmp_path, monkeypatch):
+    plan = domains.validate_plan(domains.DomainPlan, read_yaml(PLAN), PLAN)
+    maker = domains.DomainMaker(plan, domains.Steps(tmp_path), "builtin", "teacher", [], None)
+    sentences = tmp_path / "sentences.txt"
+    sentences.write_text("A boat.\n")
+    domain = SimpleNamespace(name="headlines", sentences=sentences)
+    found = []
+
+    def run_once(kind, key, command, title, out):
+        encoder_recipe = out.with_suffix(".encoder.yaml")
+        if kind == "recipe":
+            found.append(out.exists() or encoder_recipe.exists())
+            for path in (out, encoder_recipe):
+                path.parent.mkdir(exist_ok=True)
+                path.write_text("of a command that is killed")
+        return 0.0
+
+    monkeypatch.setattr(maker.steps, "run_once", run_once)
+    maker._generate(domain)
+    maker._generate(domain)
+    monkeypatch.setattr(maker.steps, "is_finished", lambda *_: True)
+    maker._generate(domain)
+    assert found == [False, False, True]
+
+
 def test_a_tiny_run_compares_its_rows_and_runs_each_step_once(data, tmp_path, forked):
     folders = []
     for name in ("student", "teacher"):

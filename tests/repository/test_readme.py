@@ -171,6 +171,11 @@ def test_the_taught_start_has_the_figures_of_its_results():
     for row in ("taught start", "taught start, teacher, base and pairs"):
         gain = Estimate.model_validate(result["over_first"][row])
         assert f"{gain.score:.2f} [{gain.low:.2f}, {gain.high:.2f}]" in page, row
+    assert f"{gain.score:.2f} [{gain.low:.2f}, {gain.high:.2f}]" in PAGE  # adapt from that encoder
+    (longer,) = map(Estimate.model_validate, kept("domains_simcse_150.json")["over_first"].values())
+    assert f"{-longer.score:.2f} [{-longer.high:.2f}, {-longer.low:.2f}]" in page
+    (more,) = map(Estimate.model_validate, kept("domains_start_over.json")["over_first"].values())
+    assert f"{more.score:.2f} [{more.low:.2f}, {more.high:.2f}] less" in page
     ablations = ("domains_generated.json", "domains_settings.json", "domains_texts.json")
     for name in ("domains_losses.json", *ablations):
         for gain in map(Estimate.model_validate, kept(name)["over_first"].values()):

@@ -2,6 +2,7 @@
 steps in order.
 """
 
+import errno
 import json
 import logging
 import shutil
@@ -609,6 +610,51 @@ def test_the_pilots_read_distinct_texts_of_a_repetitive_corpus(tmp_path):
     source = SimpleNamespace(kind="file", path=str(corpus), columns=(), encoding=None)
     adaptation = SimpleNamespace(dataset=SimpleNamespace(source=source))
     assert adapt.sample_texts(adaptation) == lines[adapt.TIMED_TEXTS - 1 :]
+
+
+def test_the_pairs_of_an_edited_corpus_are_not_finished(corpus, tmp_path, monkeypatch):
+    found = proposed(corpus, tmp_path / "out", "builtin")
+    examples = tmp_path / "examples.tsv"
+    examples.write_text("A boat.\tA ship.\t1\n")
+    few_shot = SimpleNamespace(examples=SimpleNamespace(kind="file", path=str(examples)))
+    found = replace(found, dataset=found.dataset.model_copy(update={"few_shot": few_shot}))
+    write, *_ = plan_steps(found, adapt.assume_equal_steps(found))
+    hashes = {path.name: adapt.hash_file(path) for path in (corpus, examples)}
+    monkeypatch.setattr(adapt, "_is_finished", lambda *_: True)
+    monkeypatch.setattr(adapt, "require_complete", lambda _: SimpleNamespace(inputs=hashes))
+    assert write.is_done()
+    for path in (corpus, examples):
+        content = path.read_bytes()
+        path.write_bytes(content + b"more\n")
+        assert not write.is_done()
+        path.write_bytes(content)
+    corpus.unlink()
+    assert write.is_done()  # a missing file cannot be compared
+
+
+def test_a_folder_behind_a_link_gets_the_corpus_of_the_command(corpus, tmp_path, monkeypatch):
+    (tmp_path / "disk/far").mkdir(parents=True)
+    (tmp_path / "disk" / corpus.name).write_text("another file of the same name\n")
+    (tmp_path / "out").symlink_to(tmp_path / "disk/far")
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):  # the second call compares the corpus with that of the first
+        found = proposed(corpus.name, Path("out"), "builtin")
+        assert adapt.sample_texts(found)[0] == TEXTS[0]
+
+
+def test_choices_that_a_full_disk_refused_leave_no_recipe(corpus, tmp_path, monkeypatch):
+    write_text = adapt.write_text
+
+    def fail(path, text):
+        if path.name == adapt.CHOICES_FILE:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_text(path, text)
+
+    monkeypatch.setattr(adapt, "write_text", fail)
+    with pytest.raises(OSError, match="No space"):
+        proposed(corpus, tmp_path / "out", "builtin")
+    monkeypatch.undo()
+    proposed(corpus, tmp_path / "out", "builtin")
 
 
 def test_an_estimate_is_made_once_for_the_same_recipes(corpus, tmp_path, monkeypatch):

@@ -39,6 +39,8 @@ def test_a_command_and_help_of_it_answer_alike():
     shown = called("card", "--help").stdout
     assert shown.startswith("Usage: ") and "sts-dino card" in shown
     assert called("help", "card").stdout == called("card", "-h").stdout == shown
+    # estimate is write with an option, and has its own line
+    assert "Estimate time and memory" in called("estimate", "--help").stdout
 
 
 def test_no_module_has_a_command_line_of_its_own():

@@ -203,6 +203,12 @@ def test_a_recipes_whole_corpus_is_read_whatever_its_limit(teacher, tmp_path):
     assert teach.read_sentences(found.dataset_recipe) == TEXTS
 
 
+def test_blank_lines_and_blanks_around_a_line_are_no_text(tmp_path):
+    file = tmp_path / "texts.txt"
+    file.write_text("\n".join(["A boat.", "   ", "\u00a0", "\t", "A boat. ", "A train."]), "utf-8")
+    assert teach.read_groups(str(file), None).keys() == {"A boat.", "A train."}
+
+
 def test_of_many_texts_whole_groups_are_drawn(monkeypatch, run, teacher, tmp_path):
     monkeypatch.setattr(teach, "MOST_TEXTS", 40)
     groups = teach.read_groups(str(run), None)

@@ -492,10 +492,18 @@ def test_an_encoder_of_other_pairs_is_not_finished(tmp_path, corpus, monkeypatch
     pairs = adaptation.taught / TAUGHT_PAIRS
     pairs.write_bytes(b"pairs of the teacher")
 
-    finished = SimpleNamespace(inputs={"dataset:pairs.parquet:default": adapt.hash_file(pairs)})
+    digests = ["rows of the pairs"]
+    inputs = {
+        "dataset:pairs.parquet:default": adapt.hash_file(pairs),
+        "dataset:pairs:default": digests[0],
+    }
+    finished = SimpleNamespace(inputs=inputs, hash_shards=lambda config: digests[-1])
     monkeypatch.setattr(adapt, "_is_finished", lambda *_: True)
     monkeypatch.setattr(adapt, "require_complete", lambda _: finished)
     assert train.is_done()
+    digests.append("rows of pairs that were generated anew")
+    assert not train.is_done()
+    digests.pop()
     pairs.write_bytes(b"pairs of another teacher")
     assert not train.is_done()
 
