@@ -180,8 +180,9 @@ def test_the_taught_start_has_the_figures_of_its_results():
     for name in ("domains_losses.json", *ablations):
         for gain in map(Estimate.model_validate, kept(name)["over_first"].values()):
             assert f"{gain.score:+.2f} [{gain.low:.2f}, {gain.high:.2f}]" in page
-    variants = ("domains_teacher_mpnet.json", "domains_1.5b.json", "domains_e5.json")
-    for name in ("domains_120.json", "domains_50.json", "domains_mpnet.json", *variants):
+    others = ("teacher_mpnet", "1.5b", "mpnet", "e5")
+    variants = [f"domains_{other}.json" for other in others]
+    for name in ("domains_120.json", "domains_50.json", *variants):
         gain = Estimate.model_validate(kept(name)["over_first"]["teacher, base and pairs"])
         assert f"{gain.score:+.2f} [{gain.low:.2f}, {gain.high:.2f}]" in page, name
     for name in ("domains_losses.json", *variants):
