@@ -16,11 +16,10 @@ SCORE := $(if $(TASKS),--tasks $(TASKS)) $(if $(SENTEVAL),--senteval-data $(SENT
 help: ## print the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 21
 
-# --no-compile: most modules of the packages are never imported; Python compiles the others at their first import
 .venv/.ready: pyproject.toml hub_server/pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(RUN) -m pip install -q --upgrade pip
-	$(RUN) -m pip install -q --no-compile -c constraints.txt -e hub_server -e ".[train,eval,openai,ray,dev]"
+	$(RUN) -m pip install -q -c constraints.txt -e hub_server -e ".[train,eval,openai,ray,dev]"
 	@touch $@
 
 install: .venv/.ready ## make .venv with the tested versions
