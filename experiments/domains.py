@@ -475,7 +475,7 @@ class DomainMaker:
         command = ["new", str(domain.sentences), "--lm", self.lm, "--language", language]
         command += ["--license", "unlicensed", "--name", domain.name, "--out", str(recipe)]
         if not self.steps.is_finished("recipe", key):
-            # Of a killed `new`, which writes over no recipe
+            # A killed `new` leaves recipes, and the next one would refuse to overwrite them
             recipe.unlink(missing_ok=True)
             recipe.with_suffix(".encoder.yaml").unlink(missing_ok=True)
         self.steps.run_once("recipe", key, command, domain.name, recipe)

@@ -293,7 +293,7 @@ class Experiment(Strict):
         The paper's columns come first, then ``own_columns``. An average has the tasks of the
         columns that it averages. Raises InputError for an unknown paper or table, for a column that
         the paper's table does not have or that has no task, and for an average over several
-        metrics. An effect in none of these columns is an InputError, too.
+        metrics. Also raises InputError for an effect in another column.
         """
         # Choose the columns
         table = self.printed

@@ -64,10 +64,9 @@ class Steps:
             out: what the step writes; the step runs again when it is missing.
         """
         path = self._get_record_path(kind, key)
-        record: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {}
-        if record.get("finished") and out.exists():
+        if self.is_finished(kind, key) and out.exists():
             # Earlier versions recorded one number for each run; today the list has one
-            return float(sum(record["seconds"]))
+            return float(sum(json.loads(path.read_bytes())["seconds"]))
         make_folder(path.parent)
         with name_failure(f"{title}: {command[0]}", path, RESUME_HINT):
             seconds = self._run_command(command)

@@ -36,6 +36,7 @@ from sts_dino.proposals.corpus import (
     read_hub_corpus,
 )
 from sts_dino.proposals.recipes import (
+    DEFAULT_LIMIT,
     SHIPPED_EXAMPLES,
     Generator,
     NoEncoderRecipe,
@@ -115,7 +116,8 @@ class CorpusChoices:
         ),
     ] = None
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Maximal number of source sentences [default: 1000]")
+        int | None,
+        typer.Option(min=1, help=f"Maximal number of source sentences [default: {DEFAULT_LIMIT}]"),
     ] = None
     config: Annotated[str | None, typer.Option(help="Config of a Hub dataset that has several")] = (
         None

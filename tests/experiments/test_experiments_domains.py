@@ -132,7 +132,6 @@ def test_every_row_of_a_plan_is_a_training_that_the_stage_takes(file):
             assert spec.example_type in examples, row.name
 
 
-@pytest.mark.slow("seven commands")
 def test_recipes_of_a_killed_command_are_written_anew(data, tmp_path, monkeypatch):
     plan = domains.validate_plan(domains.DomainPlan, read_yaml(PLAN), PLAN)
     maker = domains.DomainMaker(plan, domains.Steps(tmp_path), "builtin", "teacher", [], None)
@@ -158,6 +157,7 @@ def test_recipes_of_a_killed_command_are_written_anew(data, tmp_path, monkeypatc
     assert found == [False, False, True]
 
 
+@pytest.mark.slow("seven commands")
 def test_a_tiny_run_compares_its_rows_and_runs_each_step_once(data, tmp_path, forked):
     folders = []
     for name in ("student", "teacher"):
