@@ -24,7 +24,6 @@ from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property, partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,7 +70,7 @@ _SECONDS_OF_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 _DURATION_PART = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h|)")  # of "6m0s", "12ms" or "7.5"
 _ANSWERS_TO_SPEED_UP = 20  # answers without a change before one more request may be in flight
 _BYTES_PER_TOKEN = 3  # of a prompt; a low guess, so that the reserved price is rather too high
-_PROOFS = 3  # requests whose answers show whether a server gives structured output
+_PROOFS = 3  # HTTP requests that show whether a server gives structured output
 _QUOTED_LENGTH = 200  # characters of a server's message in an error
 _CONNECT_SECONDS = 10.0
 _NEW_LIMIT_FIELD = "max_completion_tokens"  # OpenAI's later name of max_tokens
@@ -620,7 +619,7 @@ class OpenAIServer:
         """
         self.client.pace.is_cancelled.clear()
         if queue and self.server.structured_output:
-            self._prove_structured_output(list(islice(queue, _PROOFS)), settings)
+            self._prove_structured_output(queue, settings)
         pool = ThreadPoolExecutor(self.server.concurrency, thread_name_prefix="openai")
         # by the first key of an unfinished HTTP request: its answers, and the texts that need them
         in_flight: dict[bytes, Future[list[Answer]]] = {}
@@ -679,16 +678,25 @@ class OpenAIServer:
         return self.server.concurrency * texts_of_request
 
     def _prove_structured_output(
-        self, requests: Sequence[Request], settings: DecodingParameters
+        self, requests: Iterable[Request], settings: DecodingParameters
     ) -> None:
-        """Send requests until an answer has the requested JSON; raise InputError if all lack it.
+        """Send at most ``_PROOFS`` HTTP requests, until an answer has the requested JSON.
 
-        Some servers ignore ``response_format``, and a model may miss the JSON once. An answer that
-        was cut proves nothing, and passes. The answers are cached like any other, so they are paid
-        for once. Raises what ``_fetch_answers`` raises.
+        Raises InputError when all these answers lack it, and what ``_fetch_answers`` raises. Some
+        servers ignore ``response_format``, and a model may miss the JSON once. An answer that was
+        cut proves nothing, and passes. The answers are cached like any other, so they are paid for
+        once.
         """
+        # Texts of one answer share its HTTP request
+        posts: dict[bytes, _Post] = {}
         for request in requests:
-            answer = self._fetch_answers(self._make_post(request, settings), settings)[0]
+            post = self._make_post(request, settings)
+            posts.setdefault(post.keys[0], post)
+            if len(posts) == _PROOFS:
+                break
+
+        for post in posts.values():
+            answer = self._fetch_answers(post, settings)[0]
             text, _ = extract_structured_text(answer.text, list_answer_keys(self.server)[0])
             # a sentence of the JSON may be NOT_CLOSED, too; without the JSON the text is the answer
             if text != answer.text or not answer.has_ended(settings.max_new_tokens):

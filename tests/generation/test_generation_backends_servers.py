@@ -427,6 +427,9 @@ def test_a_model_that_misses_the_json_once_goes_on():
         lambda _, number: completion("", message={"content": sentence if number else "Sure!"})
     ) as server:
         writer = connect(server.base_url, chat=True, structured_output=True, concurrency=1)
+        # texts that share an HTTP request prove it once
+        writer._prove_structured_output([*REQUESTS[:1] * 3, REQUESTS[1]], SETTINGS)
+        assert len(server.bodies) == 2
         found = complete(writer, REQUESTS[:3], SETTINGS)
     assert [one.text for one in found] == ["Sure!", "It rains.", "It rains."]
     assert found[0].problem == "not_closed" and len(server.bodies) == 3
