@@ -53,6 +53,18 @@ class RayCluster:
     """
 
     def __init__(self) -> None:
+        line = self._start()
+        if not line:
+            # Ray waits 15 seconds for each node's agents, and a busy machine may take longer
+            self._log.close()
+            self._log_file.unlink()
+            shutil.rmtree(self.folder, ignore_errors=True)
+            line = self._start()
+        assert line, self._log_file.read_text()
+        self.address: str = json.loads(line)
+
+    def _start(self) -> str:
+        """Start the cluster in a folder of its own; the line with its address, or "" if it died."""
         # short: the paths of Unix sockets have 107 characters
         self.folder = Path(tempfile.mkdtemp(prefix="ray-"))
         self.environment = {
@@ -78,7 +90,7 @@ class RayCluster:
             # Ctrl-C is for the tests; the end of this process is the end of stdin
             start_new_session=True,
         )
-        self.address: str = self._answer()
+        return self._process.stdout.readline()
 
     def __enter__(self) -> "RayCluster":
         return self
@@ -211,9 +223,10 @@ def main() -> None:
     forking = subprocess.Popen(
         command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, preexec_fn=stages.die_with_parent
     )
+    # Its imports come first: beside them a node's agents start more slowly
+    assert forking.stdout.readline() == b"ready\n"
     services = Services()
     try:
-        assert forking.stdout.readline() == b"ready\n"
         print(json.dumps(services.address), file=answers)
         for line in sys.stdin:
             name, *arguments = json.loads(line)
